@@ -17,7 +17,7 @@ from dose import dose
 from harness.pace import within
 
 import hostler
-from hostler.entry.server.concurrency_limits import kept, share
+from hostler.entry.server.concurrency_limits import reserved_streams, share
 from hostler.entry.server.services import ServerConfig
 from hostler.keys.families import HANDLE, VM
 from hostler.keys.namespace import Namespace, NamespacedStore
@@ -411,7 +411,7 @@ async def test_an_account_that_has_its_share_of_streams_shuts_nobody_out() -> No
 async def test_administrators_find_places_where_others_find_none() -> None:
     async with serving(plan=ServerConfig(max_streams=100)) as api:
         ann = await api.user(Role.VIEWER, "acme")
-        api.app.feed.streams = 100 - kept(100)
+        api.app.feed.streams = 100 - reserved_streams(100)
         async with asyncio.timeout(30):
             answer = await api.call("GET", "/v1/events", token=ann)
         assert (answer.status, answer.json["detail"]) == (503, "events: 90 streams are open, the limit")

@@ -13,7 +13,7 @@ from api_server import VM_BODY, Api, api_on, serving
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.entry.doctor import examination as doctor
-from hostler.entry.doctor.host import paused
+from hostler.entry.doctor.host import paused_guests
 from hostler.keys.families import AUDIT, BRAKE, CLOCK_DISPUTE, FENCING, HANDLE, LEADER, LEADER_CLOCK, REPLICA, TAKEOVER
 from hostler.model.access import Audit, Role
 from hostler.model.lab import LabPhase
@@ -81,7 +81,7 @@ async def test_a_guest_that_is_paused_is_told_of_everywhere(api: Api) -> None:
     assert [(one["what"], one["count"]) for one in seen["attention"]] == [("vms-paused", 1)]
     assert seen["attention"][0]["examples"][0]["detail"] == detail
     assert 'hostler_vms{phase="paused"} 1' in (await api.call("GET", "/metrics")).body.decode()
-    (finding,) = paused(api.services.view)
+    (finding,) = paused_guests(api.services.view)
     assert finding.what == f"acme/web/{made['name']} on n1 is paused: {detail}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hostler.entry.server.machines import packed
+from hostler.entry.server.machines import packed_page
 from hostler.entry.server.response import body_of
 from hostler.model.vm_api import VmRowPage
 
@@ -30,7 +30,7 @@ PAGE = VmRowPage(items=(), after=None, revision=7)
 )
 def test_a_list_is_compressed_only_for_who_takes_that(accepted: bytes, taken: bool) -> None:
     asked: Any = SimpleNamespace(raw=SimpleNamespace(headers={b"accept-encoding": accepted}))
-    answer = packed(asked, PAGE)
+    answer = packed_page(asked, PAGE)
     headers = dict(answer.headers)
     assert headers[b"vary"] == b"accept-encoding"
     if taken:

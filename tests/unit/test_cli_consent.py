@@ -112,7 +112,7 @@ def test_confirm_off_lists_the_disks_and_snapshots_that_are_given_up(
             yield view
 
     confirmed: list[str] = []
-    monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
+    monkeypatch.setattr("hostler.entry.cli.node.open_client", reached)
     monkeypatch.setattr("hostler.entry.cli.vm.read.machines", machines)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert main(["node", "confirm-off", "N1", *SERVER]) == ABORTED
@@ -142,7 +142,7 @@ def test_an_update_to_recreate_names_the_disk_and_asks_at_a_terminal(
         yield SimpleNamespace(vms=Vms())
 
     updated: list[object] = []
-    monkeypatch.setattr("hostler.entry.cli.vm.change.reached", reached)
+    monkeypatch.setattr("hostler.entry.cli.vm.change.open_client", reached)
     words = ["vm", "update", "db", "--on-node-loss", "recreate", *SERVER]
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert main(words) == ABORTED
@@ -178,7 +178,7 @@ def test_node_remove_lists_what_the_node_retains_and_asks(
         return SimpleNamespace(**known, disk_bytes=3 * 2**20, snapshots=("before",))
 
     forgotten: list[tuple[str, bool]] = []
-    monkeypatch.setattr("hostler.entry.cli.node.reached", reached)
+    monkeypatch.setattr("hostler.entry.cli.node.open_client", reached)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert main(["node", "remove", "N1", *SERVER]) == ABORTED
     said = capsys.readouterr().err

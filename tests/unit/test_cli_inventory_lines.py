@@ -8,7 +8,7 @@ from inventory_files import SMALL, rack
 from hostler.engine.inventory.inventory_file import inventory_in, read_inventory
 from hostler.engine.inventory.plan import plan
 from hostler.engine.inventory.service import _change_view
-from hostler.entry.cli.inventory import _counted, _lines
+from hostler.entry.cli.inventory import _count_text, _lines
 from hostler.entry.cli.rack import runs, standing
 from hostler.model.inventory import Condition, Hardware
 
@@ -32,7 +32,7 @@ def test_what_comes_and_goes_with_its_rack_is_told_with_the_rack() -> None:
     assert gone[0] == "remove rack R2: 1 pdu, 1 tor, 2 blades"
     assert gone[-1] == "remove region EU"
     steps = [_change_view(step) for step in plan({}, records)]
-    assert (_counted(steps), _counted(steps, done=True)) == ("20 to add", "20 added")
+    assert (_count_text(steps), _count_text(steps, done=True)) == ("20 to add", "20 added")
 
 
 def test_what_is_alike_is_told_together() -> None:

@@ -40,7 +40,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     async def reached(_: object) -> AsyncIterator[FakeClient]:
         yield made
 
-    monkeypatch.setattr(invoke, "reached", reached)
+    monkeypatch.setattr(invoke, "open_client", reached)
     monkeypatch.setattr(invoke, "chosen_server", lambda: None)
     return made
 

@@ -175,7 +175,7 @@ def test_an_outage_does_not_end_a_watch(
         yield type("Client", (), {"labs": Labs()})()
 
     monkeypatch.setattr(read, "LOOK_EVERY", 0.001)
-    monkeypatch.setattr(options, "reached", reached)
+    monkeypatch.setattr(options, "open_client", reached)
     monkeypatch.setattr(options, "chosen_server", lambda: None)
     assert main(["lab", "watch", "ada"]) == 0
     told = capsys.readouterr()
@@ -214,7 +214,7 @@ def test_what_goes_on_in_the_background_has_no_secret_among_its_arguments(
         started.extend((arguments, environ))
         return 0
 
-    monkeypatch.setattr("hostler.entry.cli.up.detached", detached)
+    monkeypatch.setattr("hostler.entry.cli.up.run_detached", detached)
     url = "redis://:s3cret@h:1"
     assert main(["up", "--detach", "--data", str(tmp_path), "--redis", url, "--nodes", "2"]) == 0
     arguments, environ = started

@@ -49,7 +49,7 @@ def run(server: Server, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         yield server
 
     for module in (events, options):
-        monkeypatch.setattr(module, "reached", reached)
+        monkeypatch.setattr(module, "open_client", reached)
         monkeypatch.setattr(module, "chosen_server", lambda: None)
     assert main([*words]) == 0
 

@@ -279,7 +279,7 @@ def test_a_repair_forgets_history_only_where_etcd_is_full_or_it_was_asked_for(  
         async with etcd:
             yield etcd
 
-    monkeypatch.setattr("hostler.entry.cli.store.write.opened", opened)
+    monkeypatch.setattr("hostler.entry.cli.store.write.open_chosen", opened)
     monkeypatch.setattr("hostler.entry.cli.progress.can_ask", lambda: bool(terminal))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(terminal.encode())))
     refused = terminal.startswith("n") and not did

@@ -184,7 +184,7 @@ def workloads(monkeypatch: pytest.MonkeyPatch) -> Workloads:
 
     for module in (change, read, options):
         monkeypatch.setattr(module, "chosen_server", lambda: None)
-        monkeypatch.setattr(module, "reached", reached)
+        monkeypatch.setattr(module, "open_client", reached)
     monkeypatch.setattr(read, "LOOK_EVERY", 0.0)
     return found
 
@@ -207,7 +207,7 @@ def test_a_file_that_is_wrong_is_told_line_by_line_and_nobody_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change, "chosen_server", lambda: None)
-    monkeypatch.setattr(change, "reached", lambda _: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(change, "open_client", lambda _: pytest.fail("somebody was asked"))
     file = tmp_path / "web.yaml"
     file.write_text("name: web\ncpus: none\nmemory: 512MiB\nsize: 3\n")
     assert main(["workload", "apply", str(file)]) != 0

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     """The folder of a server that lives in 2001."""
     folder = DataFolder(tmp_path)
     folder.write(folder.server_file, URL)
-    monkeypatch.setattr(doctor, "_asked", lambda url: formatdate(1e9, usegmt=True) if url == URL else None)
+    monkeypatch.setattr(doctor, "_server_date", lambda url: formatdate(1e9, usegmt=True) if url == URL else None)
     return folder
 
 
@@ -58,7 +58,7 @@ def test_a_replica_that_answers_at_its_address_is_well(
 ) -> None:
     port = listener.getsockname()[1]
     url = f"{scheme}://127.0.0.1:{port}"
-    monkeypatch.setattr(doctor, "_asked", lambda asked: formatdate(usegmt=True) if asked == url else None)
+    monkeypatch.setattr(doctor, "_server_date", lambda asked: formatdate(usegmt=True) if asked == url else None)
     found = at_address(tmp_path, f"0.0.0.0:{port}")
     assert (found.level, found.what) == (Level.OK, f"{url} answers")
 
@@ -66,7 +66,7 @@ def test_a_replica_that_answers_at_its_address_is_well(
 def test_an_address_that_another_program_has_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: socket.socket
 ) -> None:
-    monkeypatch.setattr(doctor, "_asked", lambda _: None)
+    monkeypatch.setattr(doctor, "_server_date", lambda _: None)
     found = at_address(tmp_path, f"127.0.0.1:{listener.getsockname()[1]}")
     assert found.level is Level.FAIL
     assert "in use by another program" in found.what

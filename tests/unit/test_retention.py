@@ -15,7 +15,7 @@ from hostler.engine.idempotent_writer import Writer
 from hostler.engine.request import HOSTLER, Request
 from hostler.engine.retained import RetainedService
 from hostler.engine.vms import VmService
-from hostler.entry.doctor.records import retained as doctor
+from hostler.entry.doctor.records import retained_machines as doctor
 from hostler.keys.families import AUDIT, HANDLE, MEMBER, RETAINED, RETAINED_REQUEST, VM, WORKLOAD
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord, Retained, RetainedRequest

@@ -13,7 +13,7 @@ import pytest
 
 import hostler
 from hostler.drivers.store.memory import MemoryStore
-from hostler.entry.server.feed import WHOLE, Feed, Numbering, item_of, position_of, revision_now, spelled, start_of
+from hostler.entry.server.feed import WHOLE, Feed, Numbering, event_id, item_of, position_of, revision_now, start_of
 from hostler.errors import Invalid, Unavailable
 from hostler.keys.cache import Cache
 from hostler.keys.families import ALIVE, HANDLE, VM
@@ -53,7 +53,7 @@ async def _until(feed: Feed, revision: int) -> None:
 
 @pytest.mark.parametrize("position", [(1, 0), (7, 3), (10**15, WHOLE)])
 def test_a_position_is_read_back_as_it_was_spelled(position: tuple[int, int]) -> None:
-    assert position_of(spelled(position)) == position
+    assert position_of(event_id(position)) == position
 
 
 @pytest.mark.parametrize(

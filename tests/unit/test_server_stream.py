@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hostler.entry.server import terminal, vm_channels
-from hostler.entry.server.websocket import AHEAD, LAST_WORDS, TAKEN_WITHIN, WebSocketInput, joined
+from hostler.entry.server.websocket import AHEAD, LAST_WORDS, TAKEN_WITHIN, WebSocketInput, join_streams
 from hostler.entry.terminal.session import first
 from hostler.testing import run_virtual
 
@@ -67,7 +67,7 @@ def test_a_machine_that_is_slow_and_echoes_gets_all_that_was_sent_through_its_do
         pieces = [bytes([n]) * PIECE for n in range(AHEAD // PIECE - 1)]
         raw: Any = Raw(*({"type": "websocket.receive", "bytes": piece} for piece in pieces), problem=problem)
         guest: Any = Guest(after=TAKEN_WITHIN * 0.9)
-        await joined(raw, guest, for_ever())
+        await join_streams(raw, guest, for_ever())
         assert guest.taken == pieces
         assert raw.tried
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostler.entry.cli import main
-from hostler.entry.cli.slice.project import given
+from hostler.entry.cli.slice.project import arguments_json
 from hostler.errors import Invalid
 
 if TYPE_CHECKING:
@@ -183,12 +183,12 @@ def test_a_slice_is_published_into_a_folder_without_any_server(run: Run, tmp_pat
 
 
 def test_arguments_are_json_where_they_can_be() -> None:
-    assert given(("a=1", "b=x", "c=[1, 2]", "d=a=b", "e=", "f=true", 'g="1"')) == (
+    assert arguments_json(("a=1", "b=x", "c=[1, 2]", "d=a=b", "e=", "f=true", 'g="1"')) == (
         b'{"a": 1, "b": "x", "c": [1, 2], "d": "a=b", "e": "", "f": true, "g": "1"}'
     )
-    assert given((), '{"a": 1}') == b'{"a": 1}'
+    assert arguments_json((), '{"a": 1}') == b'{"a": 1}'
     for wrong in (("a",), ("=1",)):
         with pytest.raises(Invalid, match="key=value"):
-            given(wrong)
+            arguments_json(wrong)
     with pytest.raises(Invalid, match="not both"):
-        given(("a=1",), "{}")
+        arguments_json(("a=1",), "{}")

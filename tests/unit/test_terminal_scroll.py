@@ -67,10 +67,10 @@ def test_who_comes_is_told_the_last_state_unless_it_follows_anyway() -> None:
     assert scroll.greeting(ReadPosition()) is None
     _, place = read_on(scroll, ReadPosition())
     assert "it starts" in (scroll.greeting(place) or "")
-    scroll.note(protocol.connected("1"), state=True)
+    scroll.note(protocol.connected_message("1"), state=True)
     scroll.note(protocol.info("something else"))
     assert scroll.greeting(place) is None
-    assert scroll.greeting(scroll.begin) == protocol.connected("1")
+    assert scroll.greeting(scroll.begin) == protocol.connected_message("1")
 
 
 def test_an_empty_screen_is_shown_the_last_shell_alone() -> None:
@@ -93,13 +93,13 @@ def test_notes_alone_do_not_grow_without_end() -> None:
 
 def test_what_is_said_to_the_browser_is_as_it_was_agreed() -> None:
     assert protocol.output('"\x1b[0m€') == '{"type":"output","data":"\\"\\u001b[0m€"}'
-    assert protocol.connected("1f") == '{"type":"connected","shell":"1f"}'
+    assert protocol.connected_message("1f") == '{"type":"connected","shell":"1f"}'
     told = msgspec.json.decode(protocol.provisioning("soon", "waiting", 3))
     assert told == {"type": "provisioning", "message": "soon", "status": "waiting", "position": 3}
 
 
 def test_what_the_browser_says_is_typed_or_refused() -> None:
-    assert protocol.heard('{"type":"input","data":"é"}') == protocol.Input("é")
-    assert protocol.heard('{"type":"resize","cols":1,"rows":2000,"more":1}') == protocol.Resize(1, 2000)
+    assert protocol.decode_message('{"type":"input","data":"é"}') == protocol.Input("é")
+    assert protocol.decode_message('{"type":"resize","cols":1,"rows":2000,"more":1}') == protocol.Resize(1, 2000)
     with pytest.raises(Invalid, match="send input with data"):
-        protocol.heard('{"type":"resize","cols":1,"rows":2001}')
+        protocol.decode_message('{"type":"resize","cols":1,"rows":2001}')

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.client.transport import Resource
+from hostler.client.resource import Resource
 from hostler.model.access_api import Login, ProjectCreate, TokenCreate
 from hostler.model.resources.accounts import BrowserSessionApi, OrgQuotaApi, ProjectApi, QuotaApi, UserApi
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hostler.client.pages import Pages
-    from hostler.client.transport import Keyed, Paging, WriteOptions
+    from hostler.client.resource import Keyed, Pages, Paging, WriteOptions
     from hostler.model.access_api import (
         ProjectList,
         ProjectView,

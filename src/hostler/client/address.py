@@ -30,7 +30,7 @@ class Address:
 
     def __init__(self, url: str, *, token: bool, unix: str | None, insecure: bool) -> None:
         self.urls = tuple(one.strip().rstrip("/") for one in url.split(","))
-        hosts = [_checked(one) for one in self.urls]
+        hosts = [_checked_host(one) for one in self.urls]
         self.url = self.urls[0]
         """The URL in use."""
         self.secure = any(one.startswith("https:") for one in self.urls)
@@ -91,7 +91,7 @@ def _segment(family: str, part: str) -> str:
     return text.replace(".", "%2E") if part in (".", "..") else text
 
 
-def _checked(url: str) -> str:
+def _checked_host(url: str) -> str:
     """Return the host of a URL. Invalid: it is not the URL of a server."""
     try:
         parts = urlsplit(url)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from typing import Unpack
 
-    from hostler.client.transport import TransportOptions
+    from hostler.client.resource import TransportOptions
     from hostler.model.access_api import TokenIssued
 
 TIMEOUT = 30.0

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hostler.client.transport import Resource
+from hostler.client.resource import Resource
 from hostler.model.resources.control import ControlApi, SimApi, TraceApi
 from hostler.model.sim_api import ModeSet, RepairMode, StepGrant
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hostler.client.pages import Pages
-    from hostler.client.transport import Paging
+    from hostler.client.resource import Pages, Paging
     from hostler.model.access_api import AuditPage, AuditView
     from hostler.model.control_api import LeaderView, Overview, ReplicaPage, TracePage, TraceView, WhyView
     from hostler.model.sim_api import (

@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostler.client.transport import Resource
-from hostler.client.wait import check_wait, polled
+from hostler.client.resource import Resource
+from hostler.client.wait import check_wait, poll
 from hostler.errors import Invalid, Refused
 from hostler.model.blueprint_api import (
     BlueprintDocument,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Unpack
 
-    from hostler.client.pages import Pages
-    from hostler.client.transport import Keyed, Paging, Query, StalePaging, WriteOptions
+    from hostler.client.resource import Keyed, Pages, Paging, StalePaging, WriteOptions
+    from hostler.client.transport import Query
     from hostler.model.blueprint_api import (
         BlueprintHistory,
         BlueprintPage,
@@ -233,7 +233,7 @@ class Blueprints(Resource):
         def done(status: BlueprintStatus) -> bool:
             return status.settled or status.phase is BlueprintPhase.FAILED
 
-        return await polled(f"blueprint {name}", lambda: self.status(name), done, gone, within, on_change)
+        return await poll(f"blueprint {name}", lambda: self.status(name), done, gone, within, on_change)
 
 
 class Artifacts(Resource):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from hostler.client.transport import Resource
+from hostler.client.resource import Resource
 from hostler.model.inventory_api import Drain, InventoryText
 from hostler.model.resources.hardware import InventoryApi, NodeApi
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from hostler.client.pages import Pages
-    from hostler.client.transport import Keyed, StalePaging, WriteOptions
+    from hostler.client.resource import Keyed, Pages, StalePaging, WriteOptions
     from hostler.model.inventory_api import (
         BladePage,
         BladeView,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hostler.client.events import Events
-    from hostler.client.pages import Pages
-    from hostler.client.transport import HttpTransport, Keyed, Query, StalePaging, WriteOptions
+    from hostler.client.resource import Keyed, Pages, StalePaging, WriteOptions
+    from hostler.client.transport import HttpTransport, Query
     from hostler.model.lab_api import LabAnswer, LabNewsPage, LabOffers, LabPage
     from hostler.model.vm_api import TicketView
 
@@ -136,7 +136,7 @@ class _Look(Wait[LabView]):
     async def now(self) -> LabView | None:
         """Return the current lab; None: there is none."""
         try:
-            view = await self._asked(lambda: self._labs.get(self._user))
+            view = await self._read_state(lambda: self._labs.get(self._user))
         except NotFound:
             return None
         if self._first is None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
 from msgspec import UNSET, structs
 
 from hostler.client.channel import Channel
-from hostler.client.transport import HttpTransport, Resource
-from hostler.client.wait import Wait, check_wait, polled
+from hostler.client.resource import Resource
+from hostler.client.wait import Wait, check_wait, poll
 from hostler.errors import Invalid, NotFound
 from hostler.model.resources.machines import RetainedApi, TerminalApi, VmApi, VmChannelApi, WorkloadApi
 from hostler.model.vm import Origin, Power
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hostler.client.events import Events
-    from hostler.client.pages import Pages
-    from hostler.client.transport import Keyed, StalePaging, WriteOptions
+    from hostler.client.resource import Keyed, Pages, StalePaging, WriteOptions
+    from hostler.client.transport import HttpTransport
     from hostler.model.control_api import EventView
     from hostler.model.resources.operation import Operation
     from hostler.model.vm_api import (
@@ -82,7 +82,7 @@ class Vms:
         **options: Unpack[StalePaging],
     ) -> Pages[VmPage, VmView]:
         """List the machines of a project, or all visible ones: `await` a page of `limit`, or `async for` over all."""
-        operation, names = _listed(org, project)
+        operation, names = _list_operation(org, project)
         return self._wire.list(operation, *names, query={"labels": _labels(labels)}, **options)
 
     def rows(
@@ -94,7 +94,7 @@ class Vms:
         **options: Unpack[StalePaging],
     ) -> Pages[VmRowPage, VmRow]:
         """List machines like `list`, but in short form, for long lists."""
-        operation, names = _listed(org, project)
+        operation, names = _list_operation(org, project)
         brief = cast("Operation[VmRowPage]", structs.replace(operation, answer=VmRowPage))
         return self._wire.list(brief, *names, query={"labels": _labels(labels), "brief": True}, **options)
 
@@ -245,7 +245,7 @@ class _Look(Wait[VmView]):
 
     async def now(self) -> VmView:
         """Return the current state."""
-        view = await self._asked(lambda: self._vms.get(self._org, self._project, self._vm))
+        view = await self._read_state(lambda: self._vms.get(self._org, self._project, self._vm))
         self._vm = view.id  # the name may be given to another machine
         return view
 
@@ -270,7 +270,7 @@ class _Aim(NamedTuple):
         return (not wanted or view.phase in wanted) and (view.settled or not (self.settled or self.available))
 
 
-def _listed(org: str | None, project: str | None) -> tuple[Operation[VmPage], tuple[str, ...]]:
+def _list_operation(org: str | None, project: str | None) -> tuple[Operation[VmPage], tuple[str, ...]]:
     if (org is None) != (project is None):
         raise Invalid("vms: give both org and project, or neither")
     return (VmApi.list_all, ()) if org is None or project is None else (VmApi.list, (org, project))
@@ -353,6 +353,6 @@ class Workloads(Resource):
         something else. Unavailable: not reached within `within` seconds.
         """
         check_wait(settled=settled, gone=gone)
-        return await polled(
+        return await poll(
             f"workload {name}", lambda: self.get(name), lambda view: view.settled, gone, within, on_change
         )

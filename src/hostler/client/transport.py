@@ -15,13 +15,13 @@ import uuid
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from ssl import SSLCertVerificationError
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import aiohttp
 
 from hostler.client.address import Address, tls
 from hostler.client.failure import error_of
-from hostler.client.pages import Pages
+from hostler.client.resource import Pages
 from hostler.errors import Closed, HostlerError, Invalid, OverBudget, Unavailable, Uncertain
 from hostler.kit.rate_limit import Backoff
 from hostler.model.record import Record
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from yarl import URL
 
+    from hostler.client.resource import CallOptions, StalePaging
     from hostler.model.resources.operation import Operation
 
 _log = logging.getLogger("hostler.client")
@@ -64,51 +65,6 @@ class Lost(Uncertain):
     """The request was sent, fully or in part, and no answer came."""
 
 
-class Keyed(TypedDict, total=False):
-    """An option of every write."""
-
-    key: str | None
-    """An Idempotency-Key; default: a new one, so that the write can be repeated after a lost answer."""
-
-
-class WriteOptions(Keyed, total=False):
-    """Options of a write of something that exists."""
-
-    if_match: int | None
-    """The revision that it is based on."""
-
-
-class CallOptions(WriteOptions, total=False):
-    """Options of a request."""
-
-    stale: bool
-    """Accept an answer from the server's memory."""
-
-
-class Paging(TypedDict, total=False):
-    """Options of a list."""
-
-    limit: int | None
-    """The size of a page."""
-    after: str | None
-    """Where the page before ended."""
-
-
-class StalePaging(Paging, total=False):
-    """Options of a list that the server can answer from memory."""
-
-    stale: bool
-
-
-class TransportOptions(TypedDict, total=False):
-    """More options of a client."""
-
-    ca: str | None
-    """A file of certificates to trust."""
-    on_slowed: Callable[[str], None] | None
-    """Gets a message when a request waits for a rate limit."""
-
-
 class HttpTransport:
     """Sends requests. `retries` is how often a request is repeated at most."""
 
@@ -125,7 +81,7 @@ class HttpTransport:
     ) -> None:
         self._on_slowed = on_slowed or _log.warning
         self.address, self.timeout, self.retries = address, timeout, retries
-        self._token, self._unix = _checked(token), unix
+        self._token, self._unix = _checked_token(token), unix
         self._tls = tls(ca) if address.secure else None
         self._session: aiohttp.ClientSession | None = None
         self.stale_for = 0.0
@@ -156,7 +112,7 @@ class HttpTransport:
         """Send this token from now on."""
         if token is not None:
             self.address.check_token()
-        self._token = _checked(token)
+        self._token = _checked_token(token)
 
     async def call(
         self,
@@ -173,7 +129,7 @@ class HttpTransport:
         """
         assert operation.answer is not None  # noqa: S101 - of a declaration
         answer = await self.send(operation, *names, query=query, body=body, repeat=repeat, **options)
-        return _decoded(operation.answer, answer, writes=operation.writes)
+        return _decode(operation.answer, answer, writes=operation.writes)
 
     async def send(
         self,
@@ -195,7 +151,7 @@ class HttpTransport:
         if (revision := options.get("if_match")) is not None:
             headers["If-Match"] = f'"{revision}"'
         again = repeat or not operation.writes
-        return await self._repeated(operation.method, url, headers, body, repeat=again)
+        return await self._send_repeatedly(operation.method, url, headers, body, repeat=again)
 
     def list(
         self, operation: Operation[R], *names: str, query: Query | None = None, **options: Unpack[StalePaging]
@@ -214,7 +170,7 @@ class HttpTransport:
         """Send a file. Sending the same file twice has the same effect as once."""
         assert operation.answer is not None  # noqa: S101 - of a declaration
         url = self.address.to(*operation.segments(*names), query=query)
-        return _decoded(operation.answer, await self._repeated(operation.method, url, {}, file, repeat=True))
+        return _decode(operation.answer, await self._send_repeatedly(operation.method, url, {}, file, repeat=True))
 
     @asynccontextmanager
     async def stream(self, url: URL, headers: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
@@ -260,7 +216,7 @@ class HttpTransport:
 
     # Private
 
-    async def _repeated(
+    async def _send_repeatedly(
         self, method: str, url: URL, headers: dict[str, str], body: Record | Path | None, *, repeat: bool
     ) -> bytes:
         data = body if body is None or isinstance(body, Path) else body.encode()  # noqa: ASYNC240 - a record
@@ -269,7 +225,7 @@ class HttpTransport:
         for left in range(self.retries if repeat else 0, -1, -1):
             try:
                 url = await self.address.reach(url)
-                return await self._paced(method, url, headers, data, repeat=repeat)
+                return await self._send_paced(method, url, headers, data, repeat=repeat)
             except Uncertain as error:
                 uncertain = error
                 if not left:
@@ -288,7 +244,7 @@ class HttpTransport:
         again = f" (key={headers['Idempotency-Key']!r})" if "Idempotency-Key" in headers else ""
         raise Uncertain(f"{uncertain}{again}")
 
-    async def _paced(
+    async def _send_paced(
         self, method: str, url: URL, headers: dict[str, str], data: bytes | Path | None, *, repeat: bool
     ) -> bytes:
         """Send it; after a rate limit, send it again when the server says. OverBudget: that would take too long."""
@@ -337,13 +293,6 @@ class HttpTransport:
         return headers
 
 
-class Resource:
-    """The operations of a kind of resource."""
-
-    def __init__(self, wire: HttpTransport) -> None:
-        self._wire = wire
-
-
 @asynccontextmanager
 async def open_socket(
     connector: aiohttp.BaseConnector | None,
@@ -365,7 +314,7 @@ async def open_socket(
                     connector=connector,
                     connector_owner=connector is None,
                     cookie_jar=aiohttp.DummyCookieJar(),
-                    raise_for_status=_refused,  # ws_connect itself would report only the status, and not the reason
+                    raise_for_status=_raise_refusal,  # ws_connect itself reports only the status
                 )
             )
             async with asyncio.timeout(within):
@@ -380,7 +329,7 @@ async def open_socket(
         yield opened
 
 
-async def _refused(answer: aiohttp.ClientResponse) -> None:
+async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
     if answer.status != 101:
         raise error_of(answer.status, answer.headers, await answer.read(), writes=False)
 
@@ -400,7 +349,7 @@ class _Translated:
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
             raise Invalid(f"server {self._url}: the server does not speak https; try http, or another port") from None
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-            raise Invalid(f"server {self._url}: {_untrusted(error)}") from None
+            raise Invalid(f"server {self._url}: {_certificate_problem(error)}") from None
         if isinstance(error, aiohttp.InvalidURL):
             raise Invalid(f"server {self._url}: {_why(error)}") from None
         self._lose()
@@ -415,7 +364,7 @@ class _Translated:
 _FOREIGN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-def _checked(token: str | None) -> str | None:
+def _checked_token(token: str | None) -> str | None:
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise Invalid("token: must be one line without spaces, exactly as it was issued")
     return token
@@ -425,7 +374,7 @@ _EXPIRED, _NOT_YET = 10, 9
 """Error codes of OpenSSL: X509_V_ERR."""
 
 
-def _untrusted(error: BaseException) -> str:
+def _certificate_problem(error: BaseException) -> str:
     """Describe what is wrong with the server's certificate, and what to do about it."""
     cause: object = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if not isinstance(cause, SSLCertVerificationError):
@@ -453,7 +402,7 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-def _decoded(kind: type[R], body: bytes, *, writes: bool = True) -> R:
+def _decode(kind: type[R], body: bytes, *, writes: bool = True) -> R:
     try:
         return kind.decode(body)
     except Invalid as error:

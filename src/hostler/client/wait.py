@@ -44,7 +44,7 @@ class Wait(Generic[V]):
         self._events: Events | None = None
         self._changed = asyncio.Event()
 
-    async def _asked(self, ask: Callable[[], Awaitable[V]]) -> V:
+    async def _read_state(self, ask: Callable[[], Awaitable[V]]) -> V:
         """Return the current state. Wait during an outage, because it says nothing about the object."""
         self._changed.clear()
         while True:
@@ -99,7 +99,7 @@ class Wait(Generic[V]):
         return f"still {self._last.phase}{detail}"
 
 
-async def polled(  # noqa: PLR0917 - what, how to read it, and when it is done
+async def poll(  # noqa: PLR0917 - what, how to read it, and when it is done
     subject: str,
     ask: Callable[[], Awaitable[V]],
     is_done: Callable[[V], bool],

@@ -98,11 +98,11 @@ def unpack(stream: IO[bytes], into: Path, progress: Progress, *, only: str | Non
     """
     files = 0
     try:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive, _opened(into) as root:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive, _open_beneath(into) as root:
             for member in archive:
                 if only is not None and (files or not member.isreg()):
                     raise Refused(
-                        f"archive: unexpected entry {_shown(member.name)}, only one file was requested; nothing else is"
+                        f"archive: unexpected entry {_safe(member.name)}, only one file was requested; nothing else is"
                         " unpacked"
                     )
                 parts = [only] if only is not None else _parts(member.name)
@@ -138,18 +138,18 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts:
                 target = _parts(member.linkname)[-1]
                 if not stat.S_ISREG(os.stat(target, dir_fd=other, follow_symlinks=False).st_mode):
                     raise Refused(
-                        f"archive: {_shown(member.name)} is a hard link to something other than a file; refused"
+                        f"archive: {_safe(member.name)} is a hard link to something other than a file; refused"
                     )
                 os.link(target, temporary, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
         else:
-            raise Refused(f"archive: {_shown(member.name)} is a device or a pipe; refused")
+            raise Refused(f"archive: {_safe(member.name)} is a device or a pipe; refused")
 
 
 def _parts(name: str) -> list[str]:
     """Return the path components of a member's name. Refused: the name leads out of the folder."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise Refused(f"archive: {_shown(name)} leads out of the folder; unpacking stopped")
+        raise Refused(f"archive: {_safe(name)} leads out of the folder; unpacking stopped")
     return parts
 
 
@@ -163,12 +163,12 @@ def _check_link(parts: list[str], target: str) -> None:
     if target.startswith("/") or up > len(parts) - 1 or ".." in steps[up:]:
         name = "/".join(parts)
         raise Refused(
-            f"archive: {_shown(name)} links to {_shown(target)}, which may be outside the folder; unpacking stopped"
+            f"archive: {_safe(name)} links to {_safe(target)}, which may be outside the folder; unpacking stopped"
         )
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_beneath(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def _parent(root: int, parts: list[str]) -> Iterator[int]:
             except (NotADirectoryError, OSError) as error:
                 where = "/".join(parts)
                 raise Refused(
-                    f"archive: {_shown(where)}: {_shown(part)} exists and is not a folder ({error.strerror}); move it"
+                    f"archive: {_safe(where)}: {_safe(part)} exists and is not a folder ({error.strerror}); move it"
                     " away first"
                 ) from None
             os.close(descriptor)
@@ -207,7 +207,7 @@ def _make_folder(folder: int, name: str, mode: int) -> None:
         os.mkdir(name, (mode & 0o777) | 0o700, dir_fd=folder)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise Refused(f"archive: {_shown(name)}: a file or link of this name is in the way; move it away") from None
+            raise Refused(f"archive: {_safe(name)}: a file or link of this name is in the way; move it away") from None
 
 
 def _write(folder: int, name: str, content: IO[bytes], mode: int, progress: Progress) -> None:
@@ -232,7 +232,7 @@ def _replacing(folder: int, name: str) -> Iterator[str]:
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
-            raise Refused(f"archive: {_shown(name)}: a folder of this name is in the way; move it away") from None
+            raise Refused(f"archive: {_safe(name)}: a folder of this name is in the way; move it away") from None
         with suppress(FileNotFoundError):  # both names are hard links to one file: rename does nothing then
             os.unlink(temporary, dir_fd=folder)
     except BaseException:
@@ -241,5 +241,5 @@ def _replacing(folder: int, name: str) -> Iterator[str]:
         raise
 
 
-def _shown(name: str) -> str:
+def _safe(name: str) -> str:
     return repr(name if len(name) <= 200 else name[:200] + "…")

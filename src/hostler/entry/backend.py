@@ -56,7 +56,7 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
     url = settings.store
     async with AsyncExitStack() as stack:
         try:
-            store = await _reached(url, stack)
+            store = await _reach(url, stack)
         except Unavailable as error:
             if not is_cluster(url):
                 raise
@@ -68,11 +68,11 @@ async def opened_backend(settings: Settings, clock: Clock, tell: Callable[[str],
         await _check_in_service(settings, store, cluster=cluster)
         seen, _ = await enter(store, settings.namespace, clock=clock)
         if cluster and settings.state_path is not None and settings.state_path.exists():
-            await _moved(settings.state_path, seen, clock, tell, redacted(url))
+            await _migrate_state_file(settings.state_path, seen, clock, tell, redacted(url))
         yield seen
 
 
-async def _reached(url: str, stack: AsyncExitStack) -> Store:
+async def _reach(url: str, stack: AsyncExitStack) -> Store:
     store = open_store(url)
     path = local_path(url)
     if path is not None:
@@ -106,7 +106,7 @@ async def _fallen_back(
         raise Unavailable(f"store {cluster}: cannot be reached ({why}); {advice}") from None
     tell(f"WARNING: {cluster} cannot be reached: {_short(error)}")
     tell(f"WARNING: using only the state file {settings.state_path} until the next start")
-    return await _reached(file_url(settings.state_path), stack)
+    return await _reach(file_url(settings.state_path), stack)
 
 
 def _short(error: Exception) -> str:
@@ -195,7 +195,7 @@ def control_plane_of(settings: Settings, folder: Path) -> ControlPlaneFile | Non
     return None if settings.namespace.use_test_namespace else ControlPlaneFile(folder)
 
 
-async def _moved(path: Path, store: Store, clock: Clock, tell: Callable[[str], None], target: str) -> None:
+async def _migrate_state_file(path: Path, store: Store, clock: Clock, tell: Callable[[str], None], target: str) -> None:
     """Migrate the records of the state file into the cluster, unless that was done before."""
     from hostler.engine.migration import migrate
 

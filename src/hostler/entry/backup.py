@@ -73,7 +73,7 @@ async def write_backup(
     _check_free(path, force=force)
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     header = Header(1, prefix, source.revision, engine, created)
-    with _whole_file(path) as raw, _packed(raw, path, "wb") as file:
+    with _whole_file(path) as raw, _pack(raw, path, "wb") as file:
         total, count = hashlib.sha256(), 0
 
         def add(line: bytes) -> None:
@@ -121,7 +121,7 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _packed(raw: IO[bytes], path: Path, mode: Any) -> Iterator[IO[bytes]]:
+def _pack(raw: IO[bytes], path: Path, mode: Any) -> Iterator[IO[bytes]]:
     if path.suffix != ".gz":
         yield raw
         return
@@ -172,25 +172,25 @@ class Backup:
                 if line.startswith(b'{"keys":'):
                     self._trailer = self._read_trailer(line, count, total.hexdigest())
                     if next(lines, None) is not None:
-                        raise self._damaged(f"line {number + 1}: data after the last line")
+                        raise self._damage(f"line {number + 1}: data after the last line")
                     return
                 kv = self._read_line(line, number)
                 if kv.key <= last:
-                    raise self._damaged(f"line {number}: keys out of order")
+                    raise self._damage(f"line {number}: keys out of order")
                 total.update(line)
                 count, last = count + 1, kv.key
                 yield kv
-        raise self._damaged("it is truncated")
+        raise self._damage("it is truncated")
 
     @contextmanager
     def _lines(self) -> Iterator[Iterator[bytes]]:
         try:
-            with self._path.open("rb") as raw, _packed(raw, self._path, "rb") as file:
+            with self._path.open("rb") as raw, _pack(raw, self._path, "rb") as file:
                 yield iter(lambda: file.readline(LONGEST_LINE), b"")
         except FileNotFoundError:
             raise NotFound(f"{self._path}: file not found; name a backup") from None
         except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
-            raise self._damaged(str(error)) from None
+            raise self._damage(str(error)) from None
 
     def _read_header(self, line: bytes) -> Header:
         try:
@@ -205,26 +205,26 @@ class Backup:
         try:
             found = _line.decode(line)
             if (found.text is None) == (found.base64 is None):
-                raise self._damaged(f"line {number}: must have a text or a base64")
+                raise self._damage(f"line {number}: must have a text or a base64")
             if found.text is not None:
                 value = found.text.encode()
             else:
                 value = base64.b64decode(found.base64 or "", validate=True)
             check_put(found.key, value)
         except (msgspec.DecodeError, ValueError) as error:
-            raise self._damaged(f"line {number}: {error}") from None
+            raise self._damage(f"line {number}: {error}") from None
         except Refused as error:
-            raise error if isinstance(error, Damaged) else self._damaged(f"line {number}: {error}") from None
+            raise error if isinstance(error, Damaged) else self._damage(f"line {number}: {error}") from None
         return KeyValue(found.key, value, 0, 0, 0)
 
     def _read_trailer(self, line: bytes, count: int, total: str) -> Trailer:
         try:
             trailer = msgspec.json.decode(line, type=Trailer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._damaged(f"last line: {error}") from None
+            raise self._damage(f"last line: {error}") from None
         if trailer != Trailer(count, total):
-            raise self._damaged("its digest does not match its content")
+            raise self._damage("its digest does not match its content")
         return trailer
 
-    def _damaged(self, why: str) -> Damaged:
+    def _damage(self, why: str) -> Damaged:
         return Damaged(f"{self._path}: damaged ({why}); nothing was written, use another backup")

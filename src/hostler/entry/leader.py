@@ -62,7 +62,7 @@ async def look(storage: TtlStorage) -> LeaderScreen:
     """
     store = storage.store if isinstance(storage, StoreBacked) else None
     running = {} if store is None else await _running(store)
-    found = await _listed(store) if store is not None else await _asked(storage)
+    found = await _list_leaders(store) if store is not None else await _ask_leaders(storage)
     holders = [await _holder(storage, number, record, running.get(record.holder)) for number, record in found]
     holding = {holder.holder for holder in holders}
     now = SystemClock().wall()
@@ -122,7 +122,7 @@ async def _running(store: Store) -> dict[str, ReplicaRecord]:
     return {entry.value.holder: entry.value for entry in listing.entries}
 
 
-async def _listed(store: Store) -> list[tuple[int, LeaderRecord]]:
+async def _list_leaders(store: Store) -> list[tuple[int, LeaderRecord]]:
     found: list[tuple[int, LeaderRecord]] = []
     async for entry in LEADER.scan(store):
         if isinstance(entry, Unreadable):
@@ -131,7 +131,7 @@ async def _listed(store: Store) -> list[tuple[int, LeaderRecord]]:
     return sorted((number, record) for number, record in found if record.fence)
 
 
-async def _asked(storage: TtlStorage) -> list[tuple[int, LeaderRecord]]:
+async def _ask_leaders(storage: TtlStorage) -> list[tuple[int, LeaderRecord]]:
     numbers = range(1, KEYS_LOOKED_AT + 1)
     texts = await asyncio.gather(*(storage.get(LEADER.fill(n=number)) for number in numbers))
     found = [

@@ -33,7 +33,7 @@ from hostler.entry.server.protocol import CONNECTION
 from hostler.entry.server.response import refuse
 from hostler.entry.server.route import Raw
 from hostler.entry.server.serve import ListenAddress, Server
-from hostler.entry.server.websocket import GOING_AWAY, joined
+from hostler.entry.server.websocket import GOING_AWAY, join_streams
 from hostler.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from hostler.keys.families import MEMBER
 from hostler.kit.clock import SystemClock
@@ -85,10 +85,10 @@ class ProcessPeers:
         here = self._machines_of(fold(node))
         if here is not None:
             return here.channel(vm, door)
-        return SocketChannel(f"{door} of {vm} on node {node}", lambda: self._relayed(fold(node), vm, door))
+        return SocketChannel(f"{door} of {vm} on node {node}", lambda: self._connect(fold(node), vm, door))
 
     @asynccontextmanager
-    async def _relayed(self, node: str, vm: str, door: ChannelKind) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async def _connect(self, node: str, vm: str, door: ChannelKind) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Connect to the node's relay.
 
         If nothing listens at the address, the agent may have been restarted; the new agent writes another address. So
@@ -196,7 +196,7 @@ class RelayApp:
         try:
             async with machines.channel(vm, door) as channel:
                 await raw.send({"type": "websocket.accept"})
-                await joined(raw, channel, self._over())
+                await join_streams(raw, channel, self._over())
         finally:
             self.streams -= 1
 

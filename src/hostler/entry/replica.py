@@ -178,7 +178,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
             name="standing",
         )
         started.set()
-        failing = asyncio.create_task(_failed(plane, worker), name="plane: failure")
+        failing = asyncio.create_task(_wait_for_failure(plane, worker), name="plane: failure")
         try:
             await asyncio.wait((standing, failing), return_when=asyncio.FIRST_COMPLETED)
             problem = None
@@ -214,7 +214,7 @@ async def _serve_on(store: Store, settings: Settings, clock: Clock, tell: Callab
         await clock.sleep(delay)
 
 
-async def _failed(plane: ControlPlaneProcess, worker: asyncio.Task[None] | None) -> Exception:
+async def _wait_for_failure(plane: ControlPlaneProcess, worker: asyncio.Task[None] | None) -> Exception:
     """Wait for a failure of the store view or the lab worker, and return it. Neither ends without a failure."""
     failing = asyncio.create_task(plane.failed(), name="view: failure")
     try:

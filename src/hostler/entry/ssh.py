@@ -65,7 +65,7 @@ def own_key(path: Path | None = None) -> asyncssh.SSHKey:
             str(path),
             "the SSH key is kept there; make the path writable, or set XDG_STATE_HOME",
         )
-    return loaded(path)
+    return load_key(path)
 
 
 def public_text(key: asyncssh.SSHKey) -> str:
@@ -73,7 +73,7 @@ def public_text(key: asyncssh.SSHKey) -> str:
     return str(key.export_public_key().decode().strip())
 
 
-def loaded(path: Path) -> asyncssh.SSHKey:
+def load_key(path: Path) -> asyncssh.SSHKey:
     """Load a private key. Invalid: the file is not a usable key. Refused: other users can read it."""
     import asyncssh
 
@@ -140,7 +140,7 @@ def terminal_key(path: Path) -> tuple[asyncssh.SSHKey, str]:
     """
     if not path.exists():
         make(path, COMMENT, f"lab_key {path}", ADVICE)
-    key = loaded(path)
+    key = load_key(path)
     return key, public_text(key)
 
 
@@ -175,10 +175,10 @@ async def logged_in(
     pinned = [asyncssh.import_public_key(text) for text in access.host_keys]
     if not pinned:
         raise Refused(f"vm {view.name}: its host key is not known, so the server cannot be verified; use its console")
-    keys = [loaded(path) for path in identities] or [*map(loaded, also), own_key(), *usual_keys(Path.home())]
+    keys = [load_key(path) for path in identities] or [*map(load_key, also), own_key(), *usual_keys(Path.home())]
     name = user or access.user
     have_a_name()
-    async with channel, bridged(channel) as bridge:
+    async with channel, open_bridge(channel) as bridge:
         try:
             async with asyncio.timeout(WITHIN):
                 connection = await asyncssh.connect(
@@ -252,7 +252,7 @@ class Bridge:
 
 
 @asynccontextmanager
-async def bridged(channel: Channel) -> AsyncIterator[Bridge]:
+async def open_bridge(channel: Channel) -> AsyncIterator[Bridge]:
     bridge = Bridge()
     for end in (bridge.ours, bridge.theirs):
         end.setblocking(False)

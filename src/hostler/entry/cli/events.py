@@ -17,9 +17,9 @@ from hostler.entry.cli.options import (
     PAGE,
     chosen_server,
     complete,
-    opened,
+    open_chosen,
+    open_client,
     project_options,
-    reached,
     redacted,
     server_options,
     show_all,
@@ -140,7 +140,7 @@ def events(
 
 
 async def _tree(server: Server, object_: str | None, limit: int, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         page = await _past(client, object_, limit)
     if output != "table":
         show.emit(msgspec.to_builtins(page), output)
@@ -175,7 +175,7 @@ async def _past(client: Client, object_: str | None, limit: int) -> TracePage:
 
 async def _events(server: Server, since: str | None, kinds: tuple[str, ...], count: int | None, output: str) -> None:
     shown = 0
-    async with reached(server) as client, client.events(after=since, kinds=kinds) as stream:
+    async with open_client(server) as client, client.events(after=since, kinds=kinds) as stream:
         async for view in stream:
             # Events of one transaction share a revision; only the full id identifies one of them.
             click.echo(_text(stream.last_id or str(view.revision), view, output), nl=False)
@@ -191,7 +191,7 @@ def _text(number: str, view: EventView, output: str) -> str:
         return show.document(plain, output)
     if view.type == "reset":
         return f"{datetime.now().astimezone():%H:%M:%S}  events were lost: list the objects again  [{number}]\n"
-    what = "deleted" if view.type == "delete" else _said(view)
+    what = "deleted" if view.type == "delete" else _text_of(view)
     return f"{datetime.now().astimezone():%H:%M:%S}  {view.of:<6}  {show.safe(view.subject)}  {what}  [{number}]\n"
 
 
@@ -201,7 +201,7 @@ _SAID = (
 )
 
 
-def _said(view: EventView) -> str:
+def _text_of(view: EventView) -> str:
     record = view.record or {}
     words: list[str] = []
     for name in _SAID:
@@ -276,7 +276,7 @@ async def _audit(server: Server, limit: int, output: str, wanted: dict[str, str 
     after: str | None = None
     elsewhere: Sequence[AuditElsewhere] = ()
     more = True
-    async with reached(server) as client:
+    async with open_client(server) as client:
         while more:
             count = min(PAGE, limit - len(lines))
             page = await client.control.audit(newest=True, limit=count, after=after, **wanted)
@@ -313,7 +313,7 @@ def verify(data: Path | None, no_store: bool, store_url: str | None) -> None:
 
     settings = load({} if data is None else {"data": str(data)})
     folder = settings.data
-    expected = {} if no_store else complete(_recorded(store_url or settings.store, folder))
+    expected = {} if no_store else complete(_recorded_files(store_url or settings.store, folder))
     found = check_audit_files(folder, expected)
     for one in found:
         state = "; ".join(one.problems) or f"unbroken, ends with {one.chain[:16]}"
@@ -326,7 +326,7 @@ def verify(data: Path | None, no_store: bool, store_url: str | None) -> None:
         note(f"{folder / 'audit'}: no files yet; the whole audit log is in the store")
 
 
-async def _recorded(url: str, data: Path) -> dict[str, DayFile]:
+async def _recorded_files(url: str, data: Path) -> dict[str, DayFile]:
     """Return what the store recorded about the files in this folder."""
     from hostler.keys.families import AUDIT_FILE
     from hostler.ports.audit_files import DayFile
@@ -336,7 +336,7 @@ async def _recorded(url: str, data: Path) -> dict[str, DayFile]:
         return {}
     place = open_audit_files(data).place
     try:
-        async with opened(url, create=False) as store:
+        async with open_chosen(url, create=False) as store:
             recorded = (await AUDIT_FILE.list(store, strict=False)).entries
     except HostlerError as error:
         note(f"{redacted(url)}: not compared with the store: {error}")

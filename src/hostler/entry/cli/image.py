@@ -46,7 +46,7 @@ class ImageListing(NamedTuple):
     default: str
 
 
-def opened(data: Path | None) -> ImageListing:
+def open_listing(data: Path | None) -> ImageListing:
     """Open the images of the given folder, or of the folder that the settings name."""
     from hostler.entry.data_dir import DataFolder
     from hostler.settings import load
@@ -66,7 +66,7 @@ def list_(data: Path | None, output: str) -> None:
 
     A star marks the default image, which a machine gets if it names none.
     """
-    shelf = opened(data)
+    shelf = open_listing(data)
     found, damaged = complete(_all(shelf.images))
     for name, why in damaged.items():
         note(f"{name!r} is damaged: {why}")
@@ -113,9 +113,9 @@ def add(name: str, source: str, data: Path | None, output: str, **said: Any) -> 
     if max_size is not None:
         options["max_bytes"] = str(max_size * 2**20)
     place = source if "://" in source else str(Path(source).expanduser().absolute())
-    shelf = opened(data)
+    shelf = open_listing(data)
     _tell(
-        _worked(lambda tell: shelf.images.add(name, place, sha256=sha256, options=options, progress=tell)),
+        _run_with_progress(lambda tell: shelf.images.add(name, place, sha256=sha256, options=options, progress=tell)),
         shelf.default,
         output,
     )
@@ -139,9 +139,9 @@ def build(kind: str, name: str | None, data: Path | None, output: str) -> None:
     tiny: a kernel, busybox and an SSH server, in seconds and without root. debian: systemd, cloud-init and OpenSSH, in
     a minute or two; needs mmdebstrap. If no package is newer, the image does not change.
     """
-    shelf = opened(data)
+    shelf = open_listing(data)
     _tell(
-        _worked(lambda tell: shelf.images.build(kind, name or kind, progress=tell)),
+        _run_with_progress(lambda tell: shelf.images.build(kind, name or kind, progress=tell)),
         shelf.default,
         output,
     )
@@ -157,7 +157,7 @@ def remove(name: str, yes: bool, data: Path | None) -> None:
     Asks for confirmation at a terminal.
     """
     ask_if_seen(f"Remove the image {show.safe(name)}?", yes=yes)
-    complete(_remove(opened(data).images, name))
+    complete(_remove(open_listing(data).images, name))
     click.echo(f"{name}: removed")
 
 
@@ -177,17 +177,17 @@ def warm(name: str, cpus: int, memory: int | None, data: Path | None, output: st
     A machine with exactly these CPUs and this memory then starts from the booted copy, with its own identity, in a
     fraction of the time.
     """
-    shelf = opened(data)
+    shelf = open_listing(data)
     named = name or shelf.default
 
     async def work(tell: Progress) -> Named:
         least = next((one.image.memory_mib for one in await shelf.images.list() if one.name == named), 128)
         return await shelf.images.warm(named, cpus=cpus, memory_mib=memory or least, progress=tell)
 
-    _tell(_worked(work), shelf.default, output)
+    _tell(_run_with_progress(work), shelf.default, output)
 
 
-def _worked(work: Callable[[Progress], Any]) -> Named:
+def _run_with_progress(work: Callable[[Progress], Any]) -> Named:
     """Run `work` and show its progress."""
     with Ticker() as ticker:
 

@@ -9,7 +9,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.app import LazyGroup
-from hostler.entry.cli.options import chosen_server, complete, reached, read, server_options, with_client
+from hostler.entry.cli.options import chosen_server, complete, open_client, read, server_options, with_client
 from hostler.entry.cli.progress import ask, yes_option
 from hostler.entry.cli.rack import racks, runs, standing
 from hostler.errors import Conflict, Invalid
@@ -70,14 +70,14 @@ def load(file: str, format_: str, plan_only: bool, yes: bool, output: str) -> No
     """
     from hostler.engine.inventory.export import api_document
 
-    document = api_document(_checked(file, format_))
+    document = api_document(_read_file(file, format_))
     complete(_load(chosen_server(), file, document, plan_only=plan_only, yes=yes, output=output))
 
 
 async def _load(
     server: Server, file: str, document: InventoryDocument, *, plan_only: bool, yes: bool, output: str
 ) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         plan = await client.inventory.plan(document)
         if plan_only and output != "table":
             show.emit(msgspec.to_builtins(plan), output)
@@ -97,10 +97,10 @@ async def _load(
     if output != "table":
         show.emit(msgspec.to_builtins(loaded), output)
     elif plan.changes:
-        click.echo(f"loaded: {_counted(plan.changes, done=True)}")
+        click.echo(f"loaded: {_count_text(plan.changes, done=True)}")
 
 
-def _checked(file: str, format_: str) -> Inventory:
+def _read_file(file: str, format_: str) -> Inventory:
     """Return the inventory in a file. Print each mistake on its own line, then raise Invalid."""
     from hostler.engine.inventory.inventory_file import inventory_of_text
     from hostler.kit.yaml import LARGEST, Doubts
@@ -128,7 +128,7 @@ def _checked(file: str, format_: str) -> Inventory:
 @format_option
 def check(file: str, format_: str) -> None:
     """Check the inventory in FILE without a server."""
-    found = _checked(file, format_)
+    found = _read_file(file, format_)
     blades = sum(len(full.blades) for full in found.racks)
     levels = (("region", len(found.regions)), ("zone", len(found.zones)), ("rack", len(found.racks)), ("blade", blades))
     click.echo(f"{show.safe(file)}: {', '.join(counted(number, what) for what, number in levels)}")
@@ -141,7 +141,7 @@ def _tell(plan: InventoryPlan, *, to_stderr: bool) -> None:
     for note in plan.notes:
         click.echo(show.safe(f"  note: {note}"), err=True)
     if plan.changes:
-        click.echo(_counted(plan.changes), err=to_stderr)
+        click.echo(_count_text(plan.changes), err=to_stderr)
 
 
 def _lines(changes: Sequence[InventoryChange]) -> Iterator[tuple[str, str]]:
@@ -163,11 +163,11 @@ def _lines(changes: Sequence[InventoryChange]) -> Iterator[tuple[str, str]]:
             rack = first.name.rpartition("/")[0]
             ordered = reversed(group) if first.what == "remove" else group
             names = ", ".join(runs([each.name.rpartition("/")[2] for each in ordered]))
-            yield first.what, f"{len(group)} {first.level}s of {rack} ({names}){_changed(first)}"
+            yield first.what, f"{len(group)} {first.level}s of {rack} ({names}){_change_text(first)}"
             continue
         parts = with_it.get((first.what, fold(name)), {}) if first.level == "rack" else {}
         inside = ", ".join(counted(parts[level], level) for level in _PARTS if level in parts)
-        yield first.what, f"{first.level} {name}{f': {inside}' if inside else _changed(first)}"
+        yield first.what, f"{first.level} {name}{f': {inside}' if inside else _change_text(first)}"
 
 
 def _alike(changes: Sequence[InventoryChange]) -> Iterator[list[InventoryChange]]:
@@ -186,7 +186,7 @@ def _without_name(change: InventoryChange) -> tuple[Any, ...]:
     return change.what, change.level, change.name.rpartition("/")[0], change.fields
 
 
-def _changed(change: InventoryChange) -> str:
+def _change_text(change: InventoryChange) -> str:
     told = [
         f"{each.field}{':' * each.field.startswith('port ')} {each.old or 'none'} → {each.new or 'none'}"
         for each in change.fields
@@ -194,7 +194,7 @@ def _changed(change: InventoryChange) -> str:
     return f": {', '.join(told)}" if told else ""
 
 
-def _counted(changes: Sequence[InventoryChange], *, done: bool = False) -> str:
+def _count_text(changes: Sequence[InventoryChange], *, done: bool = False) -> str:
     words = {"add": "added", "change": "changed", "remove": "removed"} if done else dict.fromkeys(_SIGNS, "")
     numbers = [(sum(each.what == what for each in changes), what) for what in _SIGNS]
     return ", ".join(f"{number} {words[what] or f'to {what}'}" for number, what in numbers if number)
@@ -273,7 +273,7 @@ def set_(what: str | None, region: str | None, zone: str | None, enabled: bool |
 
 
 async def _set(server: Server, what: str | None, region: str | None, zone: str | None, change: HardwareSet) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         if region is not None:
             done = await client.inventory.set_region(region, change)
         elif zone is not None:

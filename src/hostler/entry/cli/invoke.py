@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options
 from hostler.entry.cli.show import Duration
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def _invoke(
     server: Server, artifact: str, method: str, arguments: dict[str, Any], within: float, *, stream: bool
 ) -> None:
     async with (
-        reached(server) as client,
+        open_client(server) as client,
         aclosing(client.answers(artifact, method, arguments, within=within)) as answers,
     ):
         async for value, streams in answers:

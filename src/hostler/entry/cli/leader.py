@@ -11,7 +11,15 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen, chosen_server, complete, local_path, reached, redacted, server_options
+from hostler.entry.cli.options import (
+    chosen_server,
+    chosen_store,
+    complete,
+    local_path,
+    open_client,
+    redacted,
+    server_options,
+)
 from hostler.entry.cli.show import span
 from hostler.errors import HostlerError, Invalid, NotFound, Unavailable
 from hostler.settings import load
@@ -48,7 +56,7 @@ async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]
     from hostler.wiring import open_ttl_storage
 
     options = load().namespace
-    storage = _namespaced(url, options) if options.use_test_namespace else open_ttl_storage(url)
+    storage = _open_namespace(url, options) if options.use_test_namespace else open_ttl_storage(url)
     path = local_path(url)
     if path is not None and not create and not path.exists():
         raise NotFound(f"store {redacted(url)}: no such file; the first replica creates it")
@@ -62,7 +70,7 @@ async def opened_storage(url: str, *, create: bool) -> AsyncIterator[TtlStorage]
 
 
 @asynccontextmanager
-async def _namespaced(url: str, options: NamespaceOptions) -> AsyncIterator[TtlStorage]:
+async def _open_namespace(url: str, options: NamespaceOptions) -> AsyncIterator[TtlStorage]:
     from hostler.keys.namespace import enter
     from hostler.kit.clock import SystemClock
     from hostler.wiring import is_store, open_store, ttl_storage_on
@@ -97,7 +105,11 @@ def leader(*, watching: bool, past: bool, output: str, store_url: str | None) ->
     if named and store_url is None and not watching:
         complete(_ask_history(chosen_server(), output) if past else _ask(chosen_server(), output))
         return
-    url = store_url or load({"data": given.get("hostler.data")}).store if "hostler.data" in given else chosen(store_url)
+    url = (
+        store_url or load({"data": given.get("hostler.data")}).store
+        if "hostler.data" in given
+        else chosen_store(store_url)
+    )
     complete(_watch(url, output) if watching else _show_history(url, output) if past else _show(url, output))
 
 
@@ -105,9 +117,9 @@ async def _ask(server: Server, output: str) -> None:
     """Show the leader as a server reports it."""
     from hostler.entry.leader import Holder, LeaderScreen, Waiting
 
-    async with reached(server) as client:
+    async with open_client(server) as client:
         seen = await client.control.overview()
-    control = _known(seen)
+    control = _known_leader(seen)
     leads, now = control.leader, seen.at
     holder = None
     if leads is not None:
@@ -124,16 +136,16 @@ async def _ask(server: Server, output: str) -> None:
         for each in control.replicas
         if not each.leads
     )
-    _shown(LeaderScreen(leader=holder, others=(), standing_by=waiting), output)
+    _show_screen(LeaderScreen(leader=holder, others=(), standing_by=waiting), output)
 
 
 async def _ask_history(server: Server, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         seen = await client.control.overview()
-    _past(_known(seen).takeovers, output)
+    _past(_known_leader(seen).takeovers, output)
 
 
-def _known(seen: Overview) -> ControlSeen:
+def _known_leader(seen: Overview) -> ControlSeen:
     if seen.control is None:
         raise Unavailable("store: does not answer the server, so the leader is unknown; check the store")
     return seen.control
@@ -179,10 +191,10 @@ async def _show(url: str, output: str) -> None:
 
     async with opened_storage(url, create=False) as storage:
         scene = await look(storage)
-    _shown(scene, output)
+    _show_screen(scene, output)
 
 
-def _shown(scene: LeaderScreen, output: str) -> None:
+def _show_screen(scene: LeaderScreen, output: str) -> None:
     import msgspec
 
     if output == "table":

@@ -16,7 +16,7 @@ from hostler.entry.cli.options import (
     all_of,
     chosen_server,
     complete,
-    reached,
+    open_client,
     read,
     server_options,
     show_all,
@@ -153,7 +153,7 @@ def drain(node: str, mode: str, drop_snapshots: bool, within: float | None) -> N
 
 async def _drain(server: Server, node: str, how: Drain, within: float | None) -> None:
     mode = how.mode
-    async with reached(server) as client:
+    async with open_client(server) as client:
         await client.nodes.drain(node, how)
         if within is not None:
             await _until_drained(client, node, mode, within)
@@ -166,7 +166,7 @@ async def _until_drained(client: Client, node: str, mode: DrainMode, within: flo
     with PhaseProgress(node) as telling:
         while True:
             try:
-                left = await _left(client, node, mode)
+                left = await _count_left(client, node, mode)
                 last = f"{counted(left, 'machine')} left"
                 if not left:
                     return
@@ -180,7 +180,7 @@ async def _until_drained(client: Client, node: str, mode: DrainMode, within: flo
             await asyncio.sleep(0.5)
 
 
-async def _left(client: Client, node: str, mode: DrainMode) -> int:
+async def _count_left(client: Client, node: str, mode: DrainMode) -> int:
     """Return the number of machines that the drain has still to move or stop."""
     if mode is DrainMode.MOVE:
         return (await client.nodes.get(node)).vms
@@ -225,7 +225,7 @@ async def _given_up(server: Server, node: str) -> list[str]:
     """Return a line for each machine of the node: what is lost if the node does not come back."""
     from hostler.entry.cli.vm.read import machines
 
-    async with reached(server) as client:
+    async with open_client(server) as client:
         total = (await client.nodes.get(node)).vms
         found = [view async for view in machines(client, (None, None), {}) if fold(view.node or "") == fold(node)]
     lines = [lost_with_node(view) for view in found]
@@ -244,7 +244,7 @@ def lost_with_node(view: VmView) -> str:
 
 
 async def _confirm_off(server: Server, node: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         await client.nodes.confirm_off(node)
     click.echo(f"{show.safe(node)}: confirmed to be off; its machines will be started elsewhere, with new disks")
 
@@ -317,12 +317,12 @@ def remove(node: str, yes: bool) -> None:
 
 
 async def _retained_on(server: Server, node: str) -> list[RetainedView]:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = (await client.retained.list()).items
     return [view for view in found if fold(view.node) == fold(node)]
 
 
 async def _remove(server: Server, node: str, *, forget_retained: bool) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         await client.nodes.forget(node, forget_retained=forget_retained)
     click.echo(f"{show.safe(node)}: removed")

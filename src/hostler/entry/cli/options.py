@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from hostler.client import Client
-    from hostler.client.pages import Page, Pages
+    from hostler.client.resource import Page, Pages
     from hostler.ports.store import Store
     from hostler.settings import Settings
 
@@ -61,7 +61,7 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def chosen(store_url: str | None) -> str:
+def chosen_store(store_url: str | None) -> str:
     """Return the URL of the store to use."""
     if store_url:
         return store_url
@@ -128,7 +128,7 @@ def path_url(scheme: str, path: Path) -> str:
 
 
 @asynccontextmanager
-async def opened(url: str, *, create: bool) -> AsyncIterator[Store]:
+async def open_chosen(url: str, *, create: bool) -> AsyncIterator[Store]:
     """Open the store. NotFound: it is a local file that does not exist, and `create` is False.
 
     A mistyped path must not create a new, empty store that the user takes for the real one.
@@ -294,7 +294,7 @@ def _from_file(path: Path) -> str:
 
 
 @asynccontextmanager
-async def reached(server: Server) -> AsyncIterator[Client]:
+async def open_client(server: Server) -> AsyncIterator[Client]:
     """Return an open client for the server."""
     from hostler.client import Client
 
@@ -324,7 +324,7 @@ async def _run(
     *args: Q.args,
     **options: Q.kwargs,
 ) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         await command(client, *args, **options)
 
 

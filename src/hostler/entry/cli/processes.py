@@ -10,7 +10,7 @@ import click
 
 from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.failure import one_line, tell
-from hostler.entry.cli.options import chosen, complete
+from hostler.entry.cli.options import chosen_store, complete
 from hostler.entry.cli.plane_options import (
     AGENT_LISTEN,
     CERT,
@@ -98,7 +98,7 @@ def _demonstrate(store_url: str | None, address: str | None, ttl: float, replica
     from hostler.entry.replica import demonstrate
 
     async def run() -> int:
-        async with opened_storage(chosen(store_url), create=True) as storage:
+        async with opened_storage(chosen_store(store_url), create=True) as storage:
             return await demonstrate(
                 storage, CampaignConfig(address=address or socket.gethostname(), ttl=ttl, replicas=replicas), tell
             )

@@ -58,7 +58,7 @@ class Ticker:
 V = TypeVar("V")
 
 
-async def settled(
+async def wait_until_settled(
     kind: str,
     name: str,
     wait: Callable[..., Awaitable[V | None]],

@@ -12,9 +12,9 @@ from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.options import (
     chosen_server,
     complete,
+    open_client,
     org_option,
     project_options,
-    reached,
     server_options,
     with_client,
 )
@@ -154,7 +154,7 @@ def set_(
 
 
 async def _set(server: Server, org: str, project: str, wanted: QuotaSet) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         _table(await client.quotas.set(org, project, wanted))
 
 

@@ -61,13 +61,13 @@ def up(
         settings = load(flags)
     if detach:
         switches = {"--first-vm": first_vm, "--accept-cluster": accept_cluster}
-        code = _detached(settings, flags, [name for name, given in switches.items() if given])
+        code = _run_detached(settings, flags, [name for name, given in switches.items() if given])
     else:
         code = complete(_run(settings, first_vm, background, accept_cluster))
     click.get_current_context().exit(code)
 
 
-def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
+def _run_detached(settings: Settings, flags: dict[str, Any], switches: list[str]) -> int:
     from hostler.entry.data_dir import DataFolder
     from hostler.settings.driver import all_options
 
@@ -81,7 +81,7 @@ def _detached(settings: Settings, flags: dict[str, Any], switches: list[str]) ->
     arguments += [f"--{name}" for name, value in flags.items() if value is True]
     arguments += ["--background", *switches]
     output = folder.log_file.with_name("up.out")
-    return detached(arguments, output, lambda text: click.echo(text, nl=False), environ)
+    return run_detached(arguments, output, lambda text: click.echo(text, nl=False), environ)
 
 
 async def _run(settings: Settings, first_vm: bool, background: bool, accept_cluster: bool) -> int:
@@ -219,7 +219,7 @@ END_WITHIN = 20.0
 LOOK_EVERY = 0.05
 
 
-def detached(
+def run_detached(
     arguments: Sequence[str], output: Path, show: Callable[[str], None], environ: Mapping[str, str] | None = None
 ) -> int:
     """Run `hostler up` with these arguments in a new session. Return 0 once its output is complete, else its exit code.

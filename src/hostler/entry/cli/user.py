@@ -19,7 +19,7 @@ from hostler.entry.cli.options import (
     chosen_server,
     complete,
     local_path,
-    reached,
+    open_client,
     redacted,
     server_options,
     store_option,
@@ -105,9 +105,9 @@ def create(*, name: str, asked: bool, password_stdin: bool, output: str, **given
 
 
 async def _create(server: Server, request: UserCreate, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await client.users.create(request)
-    _shown(view, output)
+    _show_account(view, output)
 
 
 @click.command("list")
@@ -144,10 +144,10 @@ def _state(view: UserView) -> str:
 async def show_(client: Client, *, name: str | None, output: str) -> None:
     """Show the account NAME. Default: your own account."""
     view = await (client.users.me() if name is None else client.users.get(name))
-    _shown(view, output)
+    _show_account(view, output)
 
 
-def _shown(view: UserView, output: str) -> None:
+def _show_account(view: UserView, output: str) -> None:
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return
@@ -200,13 +200,13 @@ def update(*, name: str, asked: bool, password_stdin: bool, output: str, **given
 
 
 async def _update(server: Server, name: str, request: UserUpdate, output: str, *, from_stdin: bool) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         if request.password is not UNSET:
             me = await client.users.me()
             if fold(me.name) == fold(name) and me.has_password:
                 request = msgspec.structs.replace(request, old_password=_old_password(from_stdin))
         view = await client.users.update(name, request)
-    _shown(view, output)
+    _show_account(view, output)
 
 
 @click.command()
@@ -220,7 +220,7 @@ def delete(name: str, yes: bool) -> None:
 
 
 async def _delete(server: Server, name: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         await client.users.delete(name)
     click.echo(f"{show.safe(name)}: deleted")
 
@@ -251,7 +251,7 @@ def create_token(user: str, name: str, expires: float | None, output: str) -> No
 
 
 async def _create_token(server: Server, user: str, request: TokenCreate, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         issued = await client.users.issue(user, request)
     if output != "table":
         show.emit(msgspec.to_builtins(issued), output)

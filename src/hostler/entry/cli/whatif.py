@@ -10,7 +10,7 @@ import msgspec
 from hostler.engine.controllers.brake import SHARE
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen, complete, opened
+from hostler.entry.cli.options import chosen_store, complete, open_chosen
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.show import Duration, span
 from hostler.errors import Invalid
@@ -62,18 +62,18 @@ def whatif(
     if not drain and not faults:
         raise Invalid("whatif: nothing to simulate; give --drain or --fault")
     with Ticker() as ticker:
-        copy: Copied = complete(_copied(chosen(store_url), ticker))
+        copy: Copied = complete(_copy_store(chosen_store(store_url), ticker))
         answer = ask(copy, question, tell=ticker.tell)
     if output != "table":
         show.emit(msgspec.to_builtins(answer), output)
         return
-    _told(answer)
+    _show_answer(answer)
 
 
-async def _copied(url: str, ticker: Ticker) -> Copied:
+async def _copy_store(url: str, ticker: Ticker) -> Copied:
     from hostler.sim.whatif import copy_records
 
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         return await copy_records(store, lambda family, count: ticker.tell(f"{count} of {family}"))
 
 
@@ -98,7 +98,7 @@ def fault(text: str) -> Fault:
     return fault_of(fields)
 
 
-def _told(answer: Answer) -> None:
+def _show_answer(answer: Answer) -> None:
     fates: dict[str, int] = {}
     for machine in answer.affected:
         fates[machine.fate] = fates.get(machine.fate, 0) + 1

@@ -27,7 +27,7 @@ from hostler.entry.doctor.host import (
     boards,
     certificates,
     machines,
-    paused,
+    paused_guests,
     power,
     refusals,
     repository,
@@ -35,7 +35,7 @@ from hostler.entry.doctor.host import (
     slices,
     watchdog,
 )
-from hostler.entry.doctor.records import deployments, few, inventory, lab_problems, labs, retained
+from hostler.entry.doctor.records import deployments, few, inventory, lab_problems, labs, retained_machines
 from hostler.entry.leader import look
 from hostler.entry.process import examine_open_files
 from hostler.errors import HostlerError, Unavailable, Uncertain
@@ -88,7 +88,7 @@ async def examine(settings: Settings) -> list[Finding]:
                 found += findings
                 if store is not None:
                     found += await _plane(store)
-                    found += await retained(store, settings)
+                    found += await retained_machines(store, settings)
                     found += await repository(store, settings)
                     found += await lab_problems(store, settings)
                     nodes = await _standing_nodes(store)
@@ -158,7 +158,7 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
     """Check the server's address: Hostler, another program, or nothing answers."""
     url = folder.read(folder.server_file)
     if url is not None:
-        answer = _asked(url)
+        answer = _server_date(url)
         if answer is not None:
             simulated = folder.read(folder.simulation_file) is not None  # its Date header is simulated time
             return Finding("server", Level.OK, f"{url} answers"), [] if simulated else _drift(url, answer)
@@ -170,7 +170,7 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
         host = WILDCARDS.get(host, host)
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for url in (f"https://{place}", f"http://{place}")[:: 1 if settings.tls_cert else -1]:
-            answer = _asked(url)
+            answer = _server_date(url)
             if answer is not None:
                 return Finding("server", Level.OK, f"{url} answers"), _drift(url, answer)
         advice = "stop that program, or listen elsewhere: --listen HOST:PORT"
@@ -181,7 +181,7 @@ def _server(settings: Settings, folder: DataFolder) -> tuple[Finding, list[Findi
     return Finding("server", Level.WARN, f"not running here; {settings.listen} is free", advice), []
 
 
-def _asked(url: str) -> str | None:
+def _server_date(url: str) -> str | None:
     """Return the Date header of the server's answer; None: there was no answer."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 443
@@ -445,7 +445,7 @@ async def _records(store: Store) -> list[Finding]:
     found += [Finding("records", Level.WARN, line, _free(line)) for line in lost]
     machines = f"{counted(len(view.vms.entries), 'machine')}, {counted(len(view.members.entries), 'node')}"
     found = found or [Finding("records", Level.OK, f"{machines}; every record can be read and belongs to something")]
-    return [*found, *paused(view), *inventory(view), *await deployments(store, view)]
+    return [*found, *paused_guests(view), *inventory(view), *await deployments(store, view)]
 
 
 def _free(line: str) -> str:

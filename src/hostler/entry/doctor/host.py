@@ -161,7 +161,7 @@ async def boards(settings: Settings, nodes: Mapping[str, bool]) -> list[Finding]
     try:
         reader = open_power_reader(settings.power_command, settings.power)
     except Invalid as error:
-        return [_failed(str(error))]
+        return [_failure(str(error))]
     named = {node for node in settings.power if not any(each in node for each in "*?[")}
     turn = asyncio.Semaphore(AT_ONCE)
     states: Counter[str] = Counter()
@@ -172,7 +172,7 @@ async def boards(settings: Settings, nodes: Mapping[str, bool]) -> list[Finding]
             try:
                 state = await _state(reader, node, alive=nodes.get(node, False))
             except HostlerError as error:
-                wrong.append(_failed(f"node {node}: {error}"))
+                wrong.append(_failure(f"node {node}: {error}"))
             else:
                 if state is not None:
                     states[state] += 1
@@ -202,7 +202,7 @@ async def _state(reader: PowerReader, node: str, *, alive: bool) -> str | None:
     return state
 
 
-def _failed(error: str) -> Finding:
+def _failure(error: str) -> Finding:
     what, _, advice = error.partition("; ")
     return Finding("power", Level.FAIL, what, advice or "correct the setting power")
 
@@ -285,7 +285,7 @@ async def shared_hosts(store: Store) -> list[Finding]:
     return found
 
 
-def paused(view: View) -> list[Finding]:
+def paused_guests(view: View) -> list[Finding]:
     """Return a finding for every guest that is paused because its node has no free disk space."""
     advice = "free some space on its node, or enlarge it; the guest then resumes"
     found = []

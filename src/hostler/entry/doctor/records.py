@@ -48,18 +48,22 @@ _GIVEN_UP = (Phase.BACKING_OUT, Phase.FAILED)
 
 async def deployments(store: Store, view: View) -> list[Finding]:
     """Return the findings; empty without blueprints and slices. The caller has refreshed the view."""
-    misnamed = [key for family in (BLUEPRINT, SLICE) async for key in _misnamed(store, family)]
+    misnamed = [key for family in (BLUEPRINT, SLICE) async for key in _misnamed_keys(store, family)]
     found = [
-        *_told(_unreadable(view), "apply the blueprint again; else inspect it: hostler store get KEY", Level.FAIL),
-        *_told(
+        *_record_findings(
+            _unreadable(view), "apply the blueprint again; else inspect it: hostler store get KEY", Level.FAIL
+        ),
+        *_record_findings(
             (f"{key}: not a valid name; no controller watches it" for key in misnamed),
             "apply it under a name of lower-case letters, digits and -, then: hostler store delete KEY",
         ),
-        *_told(_slices_without_node(view), "the leader unloads them; check again in a minute"),
-        *_told(_doubled(view), "the leader removes one of them; check again in a minute"),
-        *_told([line async for line in _crowded(view)], _SPREAD),
-        *_told(_firing(view), "see what was measured: hostler blueprint status NAME; its thresholds are its alerts"),
-        *_told(_given_up(view), "fix and apply it again, or roll back: hostler blueprint rollback NAME"),
+        *_record_findings(_slices_without_node(view), "the leader unloads them; check again in a minute"),
+        *_record_findings(_doubled_names(view), "the leader removes one of them; check again in a minute"),
+        *_record_findings([line async for line in _crowded_nodes(view)], _SPREAD),
+        *_record_findings(
+            _firing(view), "see what was measured: hostler blueprint status NAME; its thresholds are its alerts"
+        ),
+        *_record_findings(_given_up(view), "fix and apply it again, or roll back: hostler blueprint rollback NAME"),
     ]
     if found or not (view.blueprints.entries or view.slices.entries):
         return found
@@ -68,7 +72,7 @@ async def deployments(store: Store, view: View) -> list[Finding]:
     return [Finding("deployments", Level.OK, f"{counted(blueprints, 'blueprint')}, {counted(count, 'instance')}")]
 
 
-def _told(lines: Iterable[str], advice: str, level: Level = Level.WARN) -> Iterator[Finding]:
+def _record_findings(lines: Iterable[str], advice: str, level: Level = Level.WARN) -> Iterator[Finding]:
     told = list(lines)
     for line in told[:MOST]:
         yield Finding("deployments", level, line, advice)
@@ -76,7 +80,7 @@ def _told(lines: Iterable[str], advice: str, level: Level = Level.WARN) -> Itera
         yield Finding("deployments", level, f"{len(told) - MOST} more of this kind", advice)
 
 
-async def _misnamed(store: Store, family: Key[Any]) -> AsyncIterator[str]:
+async def _misnamed_keys(store: Store, family: Key[Any]) -> AsyncIterator[str]:
     after = None
     while True:
         page = await store.range(family.prefix(), after=after, limit=_PAGE, keys_only=True)
@@ -108,7 +112,7 @@ def _slices_without_node(view: View) -> Iterator[str]:
         yield f"{artifact}: in no blueprint, but has instances: {counts[artifact]}"
 
 
-def _doubled(view: View) -> Iterator[str]:
+def _doubled_names(view: View) -> Iterator[str]:
     nodes: dict[tuple[str, int], list[str]] = {}
     for entry in view.slices.entries.values():
         for number in entry.value.each():
@@ -118,7 +122,7 @@ def _doubled(view: View) -> Iterator[str]:
             yield f"{artifact}#{number} is on {' and '.join(sorted(some))}: instance numbers must be unique"
 
 
-async def _crowded(view: View) -> AsyncIterator[str]:
+async def _crowded_nodes(view: View) -> AsyncIterator[str]:
     await view.fleet.load()
     for entry in view.blueprints.entries.values():
         for spec in entry.value.slices:
@@ -157,7 +161,7 @@ def inventory(view: View) -> list[Finding]:
     whole = inventory_from(records)
     found: list[Finding] = []
     for lines, advice in (
-        (_unlisted(view), "add its blade to the inventory, or stop its agent and remove it: hostler node remove"),
+        (_unlisted_nodes(view), "add its blade to the inventory, or stop its agent and remove it: hostler node remove"),
         (_hardware_without_parent(records), _FILE),
         (_wrong(whole), _FILE),
     ):
@@ -169,7 +173,7 @@ def inventory(view: View) -> list[Finding]:
     return found or [Finding("inventory", Level.OK, f"{counted(racks, 'rack')}, {counted(blades, 'blade')}")]
 
 
-def _unlisted(view: View) -> Iterator[str]:
+def _unlisted_nodes(view: View) -> Iterator[str]:
     for node in sorted(view.inventory.unlisted(), key=natural):
         yield f"node {node} is not in the inventory, but its rack is: no machines are placed on it"
 
@@ -264,12 +268,12 @@ MOST_NAMED = 5
 """Names that are listed."""
 
 
-async def retained(store: Store, settings: Settings) -> list[Finding]:
+async def retained_machines(store: Store, settings: Settings) -> list[Finding]:
     """Return the findings of the whole cluster."""
-    return [*await _kept(store, settings), *await _old_fences(store)]
+    return [*await _kept_machines(store, settings), *await _old_fences(store)]
 
 
-async def _kept(store: Store, settings: Settings) -> list[Finding]:
+async def _kept_machines(store: Store, settings: Settings) -> list[Finding]:
     entries = sorted((await RETAINED.list(store, strict=False)).entries, key=lambda entry: entry.value.retained_at)
     if not entries:
         return []

@@ -15,7 +15,7 @@ from hostler.engine.request import Request
 from hostler.engine.tickets import WEB
 from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.problem import CSRF, UNAUTHENTICATED, Refusal
-from hostler.entry.server.route import Answer, Asked, Route, routes_of, written
+from hostler.entry.server.route import Answer, Asked, Route, routes_of, write_answer
 from hostler.errors import HostlerError, Invalid, Unauthenticated
 from hostler.model.access_api import BrowserSession, Login, SignIn
 from hostler.model.resources.accounts import BrowserSessionApi, OrgQuotaApi, ProjectApi, QuotaApi, UserApi
@@ -43,7 +43,7 @@ def has_cookie(raw: Raw) -> bool:
     return b"cookie" in raw.headers and b"authorization" not in raw.headers and raw.scope["type"] == "http"
 
 
-async def met(services: Services, raw: Raw, source: str) -> Caller:
+async def caller_of_cookie(services: Services, raw: Raw, source: str) -> Caller:
     """Return the caller of the cookie. Unauthenticated: it is not valid. Refusal: another page made the request."""
     token = _token_of(raw)
     if raw.headers.get(b"sec-fetch-site", b"").lower() == b"cross-site":
@@ -68,7 +68,7 @@ def csrf_of(token: str) -> str:
     return hmac.new(token.encode(), b"hostler csrf", hashlib.sha256).hexdigest()
 
 
-def cleared(raw: Raw) -> tuple[tuple[bytes, bytes], ...]:
+def cookie_deletion(raw: Raw) -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers that delete the browser's cookie."""
     name = _name_of(raw)
     return () if name is None else (_cookie(name, "", 0), *_former_cleared(raw))
@@ -84,7 +84,7 @@ async def signed_in(asked: Asked) -> Answer:
     name = _name_of(raw)
     if name is None:
         raise Invalid("Host: missing or invalid, so no cookie can be set; send Host: name:port")
-    issued = await _begun(asked, asked.body)
+    issued = await _begin_session(asked, asked.body)
     await _end_replaced(asked)
     ends_at = issued.expires_at or 0.0
     session = BrowserSession(user=await users.entered(issued), csrf=csrf_of(issued.token), expires_at=ends_at)
@@ -92,29 +92,29 @@ async def signed_in(asked: Asked) -> Answer:
     return Answer(session, headers=(_cookie(name, issued.token, lives), *_former_cleared(raw)))
 
 
-async def shown(asked: Asked) -> Answer:
+async def show_session(asked: Asked) -> Answer:
     """Return the session of the cookie; 204 without a cookie, because browsers log every 401 as an error."""
     raw, users = asked.raw, asked.services.users
     if b"authorization" in raw.headers:
         raise _no_session()
     if not _values(raw):
         return Answer(status=NOTHING)
-    caller = await met(asked.services, raw, asked.source)
+    caller = await caller_of_cookie(asked.services, raw, asked.source)
     ends_at = users.session_end(caller)
     if ends_at is None:
         raise _no_session()
     return Answer(BrowserSession(user=users.whoami(caller), csrf=csrf_of(raw.token), expires_at=ends_at))
 
 
-async def ticketed(asked: Asked) -> Answer:
+async def issue_ticket(asked: Asked) -> Answer:
     """Issue a one-time ticket that signs a browser in."""
-    return written(await asked.services.tickets.issue_web(asked.request, digest_shown(asked.raw), PAGE))
+    return write_answer(await asked.services.tickets.issue_web(asked.request, digest_shown(asked.raw), PAGE))
 
 
 # Internal
 
 
-async def _begun(asked: Asked, body: SignIn) -> TokenIssued:
+async def _begin_session(asked: Asked, body: SignIn) -> TokenIssued:
     users, source = asked.services.users, asked.source
     match (body.name, body.password, body.token, body.ticket):
         case (str(name), str(password), None, None):
@@ -222,7 +222,7 @@ def _cookie(name: str, value: str, lives: int) -> tuple[bytes, bytes]:
 
 
 def _worthless(raw: Raw, why: str) -> Refusal:
-    return Refusal(UNAUTHENTICATED, why, cleared(raw))
+    return Refusal(UNAUTHENTICATED, why, cookie_deletion(raw))
 
 
 SESSION_ROUTES: tuple[Route, ...] = (
@@ -247,7 +247,7 @@ SESSION_ROUTES: tuple[Route, ...] = (
         path=PATH,
         name="session.browser",
         summary="The session that the browser's cookie holds",
-        handler=shown,
+        handler=show_session,
         access=Access.ANYONE,
         also=(NOTHING,),
         answer=BrowserSession,
@@ -255,7 +255,7 @@ SESSION_ROUTES: tuple[Route, ...] = (
         about="204 without a cookie of this server. 401 for an invalid cookie, which is deleted, and for a"
         " token in a header.",
     ),
-    *routes_of(BrowserSessionApi, ticket=ticketed),
+    *routes_of(BrowserSessionApi, ticket=issue_ticket),
 )
 
 
@@ -270,18 +270,20 @@ async def whoami(asked: Asked) -> Answer:
 
 async def logout(asked: Asked) -> Answer:
     """Revoke the token that was sent; a browser's cookie is deleted too."""
-    answer = written(await asked.services.users.logout(asked.request))
+    answer = write_answer(await asked.services.users.logout(asked.request))
     return (
-        msgspec.structs.replace(answer, headers=(*answer.headers, *cleared(asked.raw))) if asked.raw.cookie else answer
+        msgspec.structs.replace(answer, headers=(*answer.headers, *cookie_deletion(asked.raw)))
+        if asked.raw.cookie
+        else answer
     )
 
 
 async def set_org_quota(asked: Asked) -> Answer:
-    return written(await asked.services.quotas.set(asked.request, asked.parts["org"], "", asked.body))
+    return write_answer(await asked.services.quotas.set(asked.request, asked.parts["org"], "", asked.body))
 
 
 async def delete_org_quota(asked: Asked) -> Answer:
-    return written(await asked.services.quotas.delete(asked.request, asked.parts["org"], ""))
+    return write_answer(await asked.services.quotas.delete(asked.request, asked.parts["org"], ""))
 
 
 QUOTA_ROUTES = (

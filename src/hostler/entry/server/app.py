@@ -216,7 +216,7 @@ class App:
             elif route.peers and shows_ticket(headers):
                 caller = await peer_of(self._services, raw, route, segments, source_of(scope))
             elif needs_token(route, headers, source_of(scope)):
-                caller = await self._met(raw)
+                caller = await self._authenticate(raw)
             is_counted = True
             self._admit(route, caller, scope)
             if scope["type"] == "websocket" and route.status != SWITCHING:
@@ -228,7 +228,7 @@ class App:
             data = b""
             if route.writes and not route.streamed:
                 data, unread = await incoming.read(raw, self._plan, route.max_body) if unread else b"", False
-            asked = await self._asked(route, caller, raw, data, parts=parts, query=query)
+            asked = await self._read_request(route, caller, raw, data, parts=parts, query=query)
             if route.is_long:
                 async with self._long_reads.turn(caller, route.name):
                     answer = await route.handler(asked)
@@ -241,7 +241,7 @@ class App:
         except incoming.Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - every error is answered
-            error = self._counted(error, caller, raw, name, is_counted=is_counted)
+            error = self._count_refusal(error, caller, raw, name, is_counted=is_counted)
             told = tell(error, instance=raw.id)
             status = told.problem.status
             self._tell_of(error, status, raw)
@@ -283,7 +283,7 @@ class App:
         if not caller.is_administrator:
             self._budget.spend(caller, writes=writes, of_accounts=of_accounts)
 
-    def _counted(self, error: Exception, caller: Caller, raw: Raw, name: str, *, is_counted: bool) -> Exception:
+    def _count_refusal(self, error: Exception, caller: Caller, raw: Raw, name: str, *, is_counted: bool) -> Exception:
         """Count a refused request for the audit log. Return the error to answer with.
 
         A request that was refused before its caller was known (no such path, a wrong token) counts against its address.
@@ -306,11 +306,11 @@ class App:
         except Invalid:
             return False
 
-    async def _met(self, raw: Raw) -> Caller:
+    async def _authenticate(self, raw: Raw) -> Caller:
         """Return the caller, by the token in a header or in a browser's cookie."""
         source = source_of(raw.scope)
         if accounts.has_cookie(raw):
-            return await accounts.met(self._services, raw, source)
+            return await accounts.caller_of_cookie(self._services, raw, source)
         raw.token = token_of(raw.headers)
         return await self._services.users.meet(raw.token, source)
 
@@ -334,7 +334,9 @@ class App:
             return given.decode()
         return f"{self._place}-{next(self._numbers)}"
 
-    async def _asked(self, route: Route, caller: Caller, raw: Raw, data: bytes, *, parts: Any, query: Any) -> Asked:
+    async def _read_request(
+        self, route: Route, caller: Caller, raw: Raw, data: bytes, *, parts: Any, query: Any
+    ) -> Asked:
         body = None
         request = Request(caller)
         if route.writes:
@@ -342,7 +344,7 @@ class App:
                 incoming.check_media(raw.headers)
                 body = await self._large.run(route.aside, data)
             else:
-                body = _decoded(route, data, raw.headers)
+                body = _decode_body(route, data, raw.headers)
             request = _request(route, caller, data, raw)
         if query.get("stale") and not self._services.was_read():
             raise Unavailable("view: the store has not been read yet, so there is no cached state; try again")
@@ -392,7 +394,7 @@ def source_of(scope: Any) -> str:
     return client[0] if client else ""
 
 
-def _decoded(route: Route, data: bytes, headers: dict[bytes, bytes]) -> Any:
+def _decode_body(route: Route, data: bytes, headers: dict[bytes, bytes]) -> Any:
     if route.body is None:
         if data.strip() not in (b"", b"{}"):
             raise Invalid(f"body: {route.method} {route.path} takes no body; leave it out")

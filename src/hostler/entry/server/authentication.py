@@ -49,10 +49,10 @@ class Proxies:
         client = scope.get("client") if self._networks else None
         if not client or not self._trusts(_address(client[0])):
             return
-        protos = _said(scope, PROTO)
+        protos = _header_values(scope, PROTO)
         if protos:  # the last value comes from the nearest proxy
             scope["scheme"] = _SCHEMES.get((protos[-1].lower(), scope["type"]), scope.get("scheme"))
-        for text in reversed(_said(scope, FOR)[-HOPS:]):
+        for text in reversed(_header_values(scope, FOR)[-HOPS:]):
             address = _address(text.decode("latin-1"))
             if address is None:
                 return
@@ -68,7 +68,7 @@ class Proxies:
         return address is not None and any(address in network for network in self._networks)
 
 
-def _said(scope: Any, header: bytes) -> list[bytes]:
+def _header_values(scope: Any, header: bytes) -> list[bytes]:
     """Return all values of a header, which may occur several times with several values each."""
     return [
         value.strip()

@@ -96,7 +96,7 @@ LABS = "/v1/labs/{user}"
 
 def path_parts(segments: list[str]) -> list[str]:
     """Return the decoded parts of a path. Invalid: one cannot be a part of any key."""
-    return [check_part(_decoded(segment), "path") for segment in segments]
+    return [check_part(_decode_segment(segment), "path") for segment in segments]
 
 
 def named_parts(path: str, names: Sequence[str], segments: list[str]) -> dict[str, str]:
@@ -107,7 +107,7 @@ def named_parts(path: str, names: Sequence[str], segments: list[str]) -> dict[st
     is_lab = path.startswith(LABS)
     parts: dict[str, str] = {}
     for name, segment in zip(names, segments):
-        text = _decoded(segment)
+        text = _decode_segment(segment)
         if is_lab and name == "user":
             parts[name] = check_user(text)
         else:
@@ -115,7 +115,7 @@ def named_parts(path: str, names: Sequence[str], segments: list[str]) -> dict[st
     return parts
 
 
-def _decoded(segment: str) -> str:
+def _decode_segment(segment: str) -> str:
     if "%" not in segment:
         return segment
     try:
@@ -133,7 +133,7 @@ def query(text: bytes, known: tuple[Parameter, ...]) -> dict[str, Any]:
     for name, value in query_texts(text).items():
         if name not in by_name:
             raise Invalid(f"query {name[:80]!r}: unknown; {_choice(known)}")
-        values[name] = _typed(by_name[name], value)
+        values[name] = _typed_value(by_name[name], value)
     return values
 
 
@@ -164,7 +164,7 @@ def _query_text(piece: bytes) -> str:
     return text
 
 
-def _typed(parameter: Parameter, value: str) -> Any:
+def _typed_value(parameter: Parameter, value: str) -> Any:
     name = parameter.name
     if parameter.kind == "boolean":
         if value not in ("true", "false"):

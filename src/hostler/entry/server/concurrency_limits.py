@@ -72,7 +72,7 @@ def share(most: int, *, manages: bool) -> int:
     return max(most // 10, min(FEW, most // 2), 1)
 
 
-def kept(most: int) -> int:
+def reserved_streams(most: int) -> int:
     """Return how many of `most` streams are reserved for accounts that manage accounts everywhere."""
     return most // 10
 
@@ -87,7 +87,7 @@ def place_for(asked: Asked, what: str, *, of: str | None = None) -> Iterator[Non
     holder = asked.caller.name if of is None else of
     if feed.closing:
         raise Unavailable(f"{what}: the server is closing; try again later")
-    if feed.streams >= (most if manages else most - kept(most)):
+    if feed.streams >= (most if manages else most - reserved_streams(most)):
         raise Unavailable(f"{what}: {feed.streams} streams are open, the limit; try again later")
     if feed.held[holder] >= share(most, manages=manages):
         raise Unavailable(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.access.audit import AuditFilter, page
-from hostler.entry.server.events import streamed
+from hostler.entry.server.events import stream_events
 from hostler.entry.server.feed import KINDS
 from hostler.entry.server.route import Answer, Asked, Route, routes_of
 from hostler.errors import NotFound
@@ -118,7 +118,7 @@ _EVENTS = Route(
     path="/v1/events",
     name="control.events",
     summary="Changes as Server-Sent Events; resumable with Last-Event-ID",
-    handler=streamed,
+    handler=stream_events,
     access=Access.LOGGED_IN,
     answer=EventView,
     media="text/event-stream",

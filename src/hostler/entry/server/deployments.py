@@ -17,7 +17,7 @@ from hostler.entry.server.body import Disconnected
 from hostler.entry.server.problem import MEDIA_TYPE, TIMEOUT, TOO_LARGE, Refusal
 from hostler.entry.server.protocol import cut
 from hostler.entry.server.response import COMMON
-from hostler.entry.server.route import Answer, Asked, routes_of, written
+from hostler.entry.server.route import Answer, Asked, routes_of, write_answer
 from hostler.errors import Invalid, Unavailable
 from hostler.model.blueprint_api import (
     BlueprintDocument,
@@ -44,7 +44,7 @@ def _service(asked: Asked) -> BlueprintService:
     return asked.services.blueprints
 
 
-def _wanted(asked: Asked) -> Blueprint:
+def _requested_blueprint(asked: Asked) -> Blueprint:
     body: BlueprintDocument = asked.body
     return Blueprint(slices=body.slices)
 
@@ -73,27 +73,27 @@ async def revision(asked: Asked) -> Answer:
 
 
 async def plan(asked: Asked) -> Answer:
-    return Answer(await _service(asked).plan(asked.caller, asked.parts["blueprint"], _wanted(asked)))
+    return Answer(await _service(asked).plan(asked.caller, asked.parts["blueprint"], _requested_blueprint(asked)))
 
 
 async def apply(asked: Asked) -> Answer:
     name = asked.parts["blueprint"]
-    done = await _service(asked).apply(asked.request, name, _wanted(asked))
-    return written(done, location=f"/v1/blueprints/{done.value.name}" if done.status == 201 else None)
+    done = await _service(asked).apply(asked.request, name, _requested_blueprint(asked))
+    return write_answer(done, location=f"/v1/blueprints/{done.value.name}" if done.status == 201 else None)
 
 
 async def roll_back(asked: Asked) -> Answer:
     body: BlueprintRollback | None = asked.body
     to = 0 if body is None else body.to
     done = await _service(asked).rollback(asked.request, asked.parts["blueprint"], to)
-    return written(done, location=f"/v1/blueprints/{done.value.name}" if done.status == 201 else None)
+    return write_answer(done, location=f"/v1/blueprints/{done.value.name}" if done.status == 201 else None)
 
 
 def _order(verb: RolloutVerb) -> Handler:
     async def order(asked: Asked) -> Answer:
         body: RolloutSelection = asked.body or RolloutPromotion()
         far = {"everything": body.all, "force": body.force} if isinstance(body, RolloutPromotion) else {}
-        return written(await _service(asked).order(asked.request, asked.parts["blueprint"], verb, body, **far))
+        return write_answer(await _service(asked).order(asked.request, asked.parts["blueprint"], verb, body, **far))
 
     return order
 
@@ -203,7 +203,7 @@ async def publish(asked: Asked) -> Answer:
         )
     async with _under_way(COMING, asked.caller.name) as folder:
         path = folder / "file"
-        await _received(asked, path)
+        await _receive_file(asked, path)
         info = await asyncio.to_thread(describe_artifact, path, artifact, file=name)
         info = msgspec.structs.replace(info, published_at=asked.services.clock.wall())
         there = await asked.services.artifacts.publish(info, path)
@@ -253,7 +253,7 @@ async def _under_way(most: int, account: str) -> AsyncIterator[Path]:
             await asyncio.shield(asyncio.to_thread(folder.cleanup))
 
 
-async def _received(asked: Asked, path: Path) -> None:
+async def _receive_file(asked: Asked, path: Path) -> None:
     """Write the body to a file. Refusal: it is too large or too slow."""
     raw = asked.raw
     too_large = Refusal(TOO_LARGE, f"body: larger than {LARGEST} bytes; leave out what the slice does not need")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hostler.entry.server.authentication import caller_of
 from hostler.entry.server.concurrency_limits import place_for
-from hostler.entry.server.feed import KINDS, Numbering, item_of, position_of, revision_now, spelled, start_of
+from hostler.entry.server.feed import KINDS, Numbering, event_id, item_of, position_of, revision_now, start_of
 from hostler.entry.server.logs import logger
 from hostler.errors import Closed, Compacted, HostlerError, Invalid, Missed
 
@@ -35,15 +35,15 @@ SEND_WITHIN = 60.0
 """Seconds for a client to read what was sent."""
 
 
-async def streamed(asked: Asked) -> Answer | None:
+async def stream_events(asked: Asked) -> Answer | None:
     """Stream events until the client disconnects, the token becomes invalid, or the server closes."""
     with place_for(asked, "events"):
         await asked.feed.wait_until_started(STARTED_WITHIN)
-        await _followed(asked, Stream(asked))
+        await _follow(asked, Stream(asked))
     return None
 
 
-async def _followed(asked: Asked, stream: Stream) -> None:
+async def _follow(asked: Asked, stream: Stream) -> None:
     feed = asked.feed
     feed.listen(stream.wake)
     listening = asyncio.create_task(stream.listen(), name="events: listening")
@@ -99,7 +99,7 @@ class Stream:
         with suppress(TimeoutError):
             while not self._gone:
                 self.wake.clear()
-                reason = self._ended()
+                reason = self._end_message()
                 if reason is not None:
                     await self._send(b": " + reason + b"\n\n")
                     break
@@ -133,11 +133,11 @@ class Stream:
         ]
         self.begun = True
         await self._raw.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send(b"retry: 1000\nid: %b\n\n" % spelled(self._position).encode())
+        await self._send(b"retry: 1000\nid: %b\n\n" % event_id(self._position).encode())
         if reset:
             await self._reset()
 
-    def _ended(self) -> bytes | None:
+    def _end_message(self) -> bytes | None:
         if self._feed.closing:
             return b"ended: the server is closing"
         try:
@@ -207,7 +207,7 @@ class Stream:
         self.leave_history()
         self._turned_back = self._feed.turned_back
         self._position = self._told = self._feed.head
-        place = spelled(self._position)
+        place = event_id(self._position)
         await self._send(b'event: reset\nid: %b\ndata: {"revision":%d}\n\n' % (place.encode(), self._position[0]))
 
     def _wants(self, item: Item) -> bool:
@@ -225,7 +225,7 @@ class Stream:
         if now < self._next_beat:
             return
         if self._next_beat:
-            move = b"" if self._told == self._position else b"id: %b\n" % spelled(self._position).encode()
+            move = b"" if self._told == self._position else b"id: %b\n" % event_id(self._position).encode()
             self._told = self._position
             await self._send(b": alive\n" + move + b"\n")
         self._next_beat = now + self._beat_every

@@ -99,7 +99,7 @@ class Item(msgspec.Struct, frozen=True):
     text: bytes
 
 
-def spelled(position: Position) -> str:
+def event_id(position: Position) -> str:
     """Return the id of an event."""
     revision, index = position
     return str(revision) if index == WHOLE else f"{revision}.{index}"
@@ -176,12 +176,12 @@ def _home(event: Event, kind: str, parts: dict[str, str]) -> tuple[str | None, s
 def _feed_name(event: Event, rack: str) -> str:
     """Return for example `r1/pdu1`: the record has the name, the key has not."""
     written = event.kv if event.type == "put" else event.previous
-    record = None if written is None else _decoded(written.value)
+    record = None if written is None else _decode_value(written.value)
     return f"{rack}/{fold(str((record or {}).get('name', '')))}".rstrip("/")
 
 
 def _record(event: Event, kind: str) -> dict[str, Any] | None:
-    record = None if event.type == "delete" else _decoded(event.kv.value)
+    record = None if event.type == "delete" else _decode_value(event.kv.value)
     if record is None:
         return None
     try:
@@ -190,13 +190,13 @@ def _record(event: Event, kind: str) -> dict[str, Any] | None:
         if kind in _SHAPED:
             return _without_user_data(record)
         if kind == "lab":
-            return _told(record)
+            return _with_messages(record)
         return _in_short(record) if kind == "slice" else record
     except RecursionError:
         return None
 
 
-def _decoded(value: bytes) -> dict[str, Any] | None:
+def _decode_value(value: bytes) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -211,7 +211,7 @@ def _without_user_data(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"spec": spec | {"user_data": HIDDEN}}
 
 
-def _told(record: dict[str, Any]) -> dict[str, Any]:
+def _with_messages(record: dict[str, Any]) -> dict[str, Any]:
     """Merge the messages to a lab's user into its events, as the API does."""
     rest = {name: value for name, value in record.items() if name != "messages"}
     try:
@@ -386,10 +386,10 @@ class Feed:
             async for event in watch:
                 position = numbering.next(event)
                 if position > self.head:
-                    await self._mirrored(event)
+                    await self._wait_for_cache(event)
                     self._take(self._former.completed(event), position)
 
-    async def _mirrored(self, event: Event) -> None:
+    async def _wait_for_cache(self, event: Event) -> None:
         """Wait for a limited time until the cache of this change has it."""
         _, family, _ = _family(event.kv.key)
         mirror = None if family is None else self._mirrors.get(family)

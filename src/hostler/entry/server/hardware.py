@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.engine.inventory.streaming_json import decode_document
-from hostler.entry.server.route import Answer, Asked, routes_of, written
+from hostler.entry.server.route import Answer, Asked, routes_of, write_answer
 from hostler.errors import NotFound
 from hostler.model.resources.hardware import InventoryApi, NodeApi
 
@@ -38,7 +38,7 @@ async def set_part(asked: Asked) -> Answer:
     """Enable or disable a blade, pdu or tor; the last part of the path says which."""
     level, name = next(part for part in asked.parts.items() if part[0] != "rack")
     done = await _service(asked).set_part(asked.request, asked.parts["rack"], name, asked.body, level=level)
-    return written(done)
+    return write_answer(done)
 
 
 async def summary(asked: Asked) -> Answer:
@@ -62,7 +62,7 @@ async def load(asked: Asked) -> Answer:
     body: InventoryDocument = asked.body
     service = _service(asked)
     inventory = await service.taken(asked.caller, body)
-    return written(await service.load(asked.request, inventory, agreed=body.agreed))
+    return write_answer(await service.load(asked.request, inventory, agreed=body.agreed))
 
 
 NODE_ROUTES = routes_of(NodeApi, "nodes")

@@ -38,13 +38,13 @@ BLUEPRINT_ROUTES = "/v1/routes"
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6})?")
 
 
-async def invoked(asked: Asked) -> Answer | None:
+async def invoke_method(asked: Asked) -> Answer | None:
     arguments = b"{}" if asked.body is None else asked.body.text
     within = _within(asked.query["within"])
-    return await _answered(asked, asked.parts["artifact"], asked.parts["method"], arguments, within)
+    return await _answer_call(asked, asked.parts["artifact"], asked.parts["method"], arguments, within)
 
 
-async def routed(asked: Asked) -> Answer | None:
+async def invoke_route(asked: Asked) -> Answer | None:
     """Call the method that a path of a blueprint is mapped to."""
     if asked.raw.cookie:
         raise Refusal(FORBIDDEN, "cookie: not accepted by routes of slices; send Authorization: Bearer with a token")
@@ -59,7 +59,7 @@ async def routed(asked: Asked) -> Answer | None:
     query = query_texts(asked.raw.scope["query_string"])
     within = _within(query.pop(RESERVED, f"{WITHIN:g}"))
     called_with = merge_arguments(match, query, b"" if asked.body is None else asked.body.text)
-    return await _answered(asked, match.target.base, match.target.method, called_with, within)
+    return await _answer_call(asked, match.target.base, match.target.method, called_with, within)
 
 
 def _calls(asked: Asked) -> InvokeService:
@@ -68,7 +68,7 @@ def _calls(asked: Asked) -> InvokeService:
     return asked.services.calls
 
 
-async def _answered(asked: Asked, target: str, method: str, arguments: bytes, within: float) -> Answer | None:
+async def _answer_call(asked: Asked, target: str, method: str, arguments: bytes, within: float) -> Answer | None:
     calls = _calls(asked)
     ends_at = asyncio.get_running_loop().time() + within
     served: list[tuple[bytes, bytes]] = []
@@ -90,7 +90,7 @@ async def _answered(asked: Asked, target: str, method: str, arguments: bytes, wi
         )
         if isinstance(answer, bytes):
             return Answer(text=answer, headers=tuple(served))
-        await _streamed(asked, answer, ends_at, served)
+        await _stream_results(asked, answer, ends_at, served)
     except asyncio.CancelledError:
         if presence.gone:
             raise Disconnected from None
@@ -128,17 +128,17 @@ class _Presence:
             self._work.cancel()
 
 
-async def _streamed(asked: Asked, items: Items, ends_at: float, served: list[tuple[bytes, bytes]]) -> None:
+async def _stream_results(asked: Asked, items: Items, ends_at: float, served: list[tuple[bytes, bytes]]) -> None:
     try:
         async with asyncio.timeout_at(ends_at + GRACE):
-            await _sent(asked, items, served)
+            await _send_chunk(asked, items, served)
     except TimeoutError:  # the items end in time by themselves, so it is the client that does not read
         cut(asked.raw.send, linger=0.0)
     finally:
         await items.aclose()
 
 
-async def _sent(asked: Asked, items: Items, served: list[tuple[bytes, bytes]]) -> None:
+async def _send_chunk(asked: Asked, items: Items, served: list[tuple[bytes, bytes]]) -> None:
     raw = asked.raw
     headers = [*COMMON, (b"x-request-id", raw.id.encode()), (b"content-type", NDJSON), (b"x-accel-buffering", b"no")]
     headers += served
@@ -167,7 +167,7 @@ ROUTES: tuple[Route, ...] = (
         path="/v1/invoke/{artifact}/{method}",
         name="invoke.call",
         summary="Call a method of a slice: group:name, or group:name:version for exactly that version",
-        handler=invoked,
+        handler=invoke_method,
         access=Access.LOGGED_IN,
         body=Arguments,
         body_optional=True,
@@ -197,7 +197,7 @@ ROUTES: tuple[Route, ...] = (
             path=BLUEPRINT_ROUTES + "/{blueprint}/{path}",
             name=f"route.{verb.lower()}",
             summary=f"Call the method of a slice that the blueprint maps {verb} of this path to",
-            handler=routed,
+            handler=invoke_route,
             access=Access.LOGGED_IN,
             body=None if verb == "GET" else Arguments,
             body_optional=True,

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from hostler.engine.vm_queries import VmQuery
 from hostler.entry.server.problem import LAB_REFUSED, Refusal
 from hostler.entry.server.response import body_of, likes_of
-from hostler.entry.server.route import Answer, Asked, routes_of, written
+from hostler.entry.server.route import Answer, Asked, routes_of, write_answer
 from hostler.errors import Invalid
 from hostler.model.lab import LabEvent
 from hostler.model.name import fold
@@ -51,11 +51,11 @@ async def list_vms(asked: Asked) -> Answer:
         stale=asked.stale,
     )
     if asked.query["brief"]:
-        return packed(asked, await vms.rows(asked.caller, query))
+        return packed_page(asked, await vms.rows(asked.caller, query))
     return Answer(await vms.list(asked.caller, query))
 
 
-def packed(asked: Asked, page: VmRowPage) -> Answer:
+def packed_page(asked: Asked, page: VmRowPage) -> Answer:
     """Return the answer, compressed if the client accepts that: rows compress well."""
     vary = (b"vary", b"accept-encoding")
     likes = likes_of(asked.raw.headers.get(b"accept-encoding", b""))
@@ -77,7 +77,7 @@ def _snapshot_verb(name: str) -> Handler:
         parts = asked.parts
         verb: Callable[..., Awaitable[Written[VmView]]] = getattr(asked.services.vms, name)
         which = parts["name"] if asked.body is None else asked.body.name
-        return written(await verb(asked.request, parts["org"], parts["project"], parts["vm"], which))
+        return write_answer(await verb(asked.request, parts["org"], parts["project"], parts["vm"], which))
 
     return act
 
@@ -87,37 +87,37 @@ async def apply_workload(asked: Asked) -> Answer:
     if fold(body.name) != fold(name):
         raise Invalid(f"workload {name}: the body names {body.name}; use the same name in path and body")
     done = await asked.services.workloads.apply(asked.request, body)
-    return written(done, location=f"/v1/workloads/{name}" if done.status == 201 else None)
+    return write_answer(done, location=f"/v1/workloads/{name}" if done.status == 201 else None)
 
 
 async def start_lab(asked: Asked) -> Answer:
     user = asked.body.user
     done = await asked.services.labs.start(asked.request, user, asked.body.lab_id)
-    return _answered(user, done, location=f"/v1/labs/{user}")
+    return _lab_answer(user, done, location=f"/v1/labs/{user}")
 
 
 async def stop_lab(asked: Asked) -> Answer:
     user = asked.parts["user"]
-    return _answered(user, await asked.services.labs.stop(asked.request, user, asked.query["labId"]))
+    return _lab_answer(user, await asked.services.labs.stop(asked.request, user, asked.query["labId"]))
 
 
 async def extend_lab(asked: Asked) -> Answer:
     user, body = asked.parts["user"], asked.body
     lab_id = None if body.lab_id is UNSET else body.lab_id
-    return _answered(user, await asked.services.labs.extend(asked.request, user, body.minutes, lab_id))
+    return _lab_answer(user, await asked.services.labs.extend(asked.request, user, body.minutes, lab_id))
 
 
 async def send_message(asked: Asked) -> Answer:
     user = asked.parts["user"]
-    return _answered(user, await asked.services.labs.message(asked.request, user, asked.body.text))
+    return _lab_answer(user, await asked.services.labs.message(asked.request, user, asked.body.text))
 
 
-def _answered(user: str, done: Written[LabAnswer], *, location: str | None = None) -> Answer:
+def _lab_answer(user: str, done: Written[LabAnswer], *, location: str | None = None) -> Answer:
     """Return the answer. Refusal: the lab rules do not allow the request; the refusal is recorded for the user."""
     news = done.value.news
     if news.event in (LabEvent.REFUSED, LabEvent.IGNORED):
         raise Refusal(LAB_REFUSED, f"lab of {user}: {news.reason}")
-    answer = written(done, location=location)
+    answer = write_answer(done, location=location)
     status = 200 if news.event in _AS_IT_WAS else 202
     return Answer(answer.value, answer.headers, status=status)
 

@@ -17,7 +17,7 @@ from hostler.engine.phase import phase
 from hostler.entry.server.openapi import PAGE, SCRIPT, STYLE
 from hostler.entry.server.problem import UNAVAILABLE, Refusal
 from hostler.entry.server.route import Answer, Asked, Route
-from hostler.entry.server.static_files import GUARDS, hashed, policy
+from hostler.entry.server.static_files import GUARDS, policy, policy_hash
 from hostler.keys.families import ALIVE, FENCING
 from hostler.model.resources.operation import Access
 from hostler.model.rollout import AlertState
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 HTML = b"text/html; charset=utf-8"
-_ALLOWED = policy(script=hashed(SCRIPT), style=hashed(STYLE))
+_ALLOWED = policy(script=policy_hash(SCRIPT), style=policy_hash(STYLE))
 
 
 async def alive(asked: Asked) -> Answer:  # noqa: ARG001 - every handler takes it
@@ -158,8 +158,8 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Implement the collector interface of the registry."""
-        yield self._counted()
-        yield self._timed()
+        yield self._count_metric()
+        yield self._time_metric()
         yield from self._state()
 
     # Internal
@@ -187,7 +187,7 @@ class Metrics:
                 await asyncio.sleep(0)
         self._labs = labs
 
-    def _counted(self) -> Metric:
+    def _count_metric(self) -> Metric:
         family = CounterMetricFamily(
             "hostler_http_requests", "Answered requests.", labels=("route", "method", "status")
         )
@@ -195,7 +195,7 @@ class Metrics:
             family.add_metric((route, method, str(status)), count)
         return family
 
-    def _timed(self) -> Metric:
+    def _time_metric(self) -> Metric:
         family = HistogramMetricFamily(
             "hostler_http_request_seconds", "Time from the request to its answer.", labels=("route", "method")
         )

@@ -84,19 +84,19 @@ def _components(answers: tuple[Any, ...], bodies: tuple[Any, ...]) -> tuple[dict
     _, given = msgspec.json.schema_components([*answers, Problem], ref_template=REF)
     references, taken = msgspec.json.schema_components(bodies, ref_template=REF)
     for schema in given.values():
-        _tidied(schema, strict=False)
+        _tidy(schema, strict=False)
     for schema in taken.values():
-        _tidied(schema, strict=True)
+        _tidy(schema, strict=True)
     both = {name for name in taken if name in given and taken[name].get("type") == "object"}
     schemas = copy.deepcopy(given)
     for name, schema in taken.items():
-        schemas[name + INPUT if name in both else name] = _renamed(schema, both)
+        schemas[name + INPUT if name in both else name] = _rename_references(schema, both)
     for body in bodies:
         schemas |= {body.__name__: body.schema} if hasattr(body, "schema") else {}
-    return schemas, {body: _renamed(reference, both) for body, reference in zip(bodies, references)}
+    return schemas, {body: _rename_references(reference, both) for body, reference in zip(bodies, references)}
 
 
-def _tidied(schema: dict[str, Any], *, strict: bool) -> None:
+def _tidy(schema: dict[str, Any], *, strict: bool) -> None:
     properties = schema.get("properties")
     if properties is None:
         return
@@ -105,13 +105,14 @@ def _tidied(schema: dict[str, Any], *, strict: bool) -> None:
         schema.pop("additionalProperties", None)
 
 
-def _renamed(schema: Any, names: set[str]) -> Any:
+def _rename_references(schema: Any, names: set[str]) -> Any:
     if isinstance(schema, dict):
         return {
-            key: _referring(value, names) if key == "$ref" else _renamed(value, names) for key, value in schema.items()
+            key: _referring(value, names) if key == "$ref" else _rename_references(value, names)
+            for key, value in schema.items()
         }
     if isinstance(schema, list):
-        return [_renamed(item, names) for item in schema]
+        return [_rename_references(item, names) for item in schema]
     return schema
 
 

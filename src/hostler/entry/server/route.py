@@ -154,7 +154,7 @@ def _calling(operation: Operation[Any], calls: str) -> Handler:
     async def write(asked: Asked) -> Answer:
         given = () if operation.body is None else (operation.body() if asked.body is None else asked.body,)
         done = await method(asked.services)(asked.request, *asked.parts.values(), *given, **asked.query)
-        return written(done, location=_location(operation, asked, done))
+        return write_answer(done, location=_location(operation, asked, done))
 
     return write if operation.writes else read
 
@@ -166,7 +166,7 @@ def _location(operation: Operation[Any], asked: Asked, done: Written[Any]) -> st
     return operation.location.format(**asked.parts, **{field: getattr(done.value, field)})
 
 
-def written(done: Written[Any], *, location: str | None = None) -> Answer:
+def write_answer(done: Written[Any], *, location: str | None = None) -> Answer:
     """Return the answer to a write."""
     headers: list[tuple[bytes, bytes]] = []
     if done.replayed:

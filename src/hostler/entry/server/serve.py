@@ -164,7 +164,7 @@ class Server:
         self._config.load()
         self._config.ssl = self._tls()
         self._pin = pin_of(self._cert)
-        self._socket = self._bound()
+        self._socket = self._bind()
         self.port = self._socket.getsockname()[1]
         await self._app.start()
         # What uvicorn's own `serve` does, without its signal handlers: the process has its own.
@@ -210,7 +210,7 @@ class Server:
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
 
-    def _bound(self) -> socket.socket:
+    def _bind(self) -> socket.socket:
         where = f"{self._host}:{self._asked_port}"
         try:
             return listen(self._host, self._asked_port, backlog=BACKLOG)

@@ -76,7 +76,7 @@ NOT_BUILT = f"""<!doctype html>
 """.encode()
 
 
-def hashed(text: bytes) -> bytes:
+def policy_hash(text: bytes) -> bytes:
     """Return the hash of a script or style for a Content-Security-Policy."""
     return b"'sha256-" + base64.b64encode(hashlib.sha256(text).digest()) + b"'"
 
@@ -110,9 +110,9 @@ class StaticFiles:
 
         It has no ETag: a 304 would make the browser use its cached page, whose nonce was used before.
         """
-        file = await self._found(INDEX)
+        file = await self._find(INDEX)
         if file is None:
-            style = hashed(_STYLE.encode())
+            style = policy_hash(_STYLE.encode())
             return _page(NOT_BUILT, policy(script=b"'none'", style=style))
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(18))
         style = b"'self' 'nonce-%b'" % nonce
@@ -120,11 +120,11 @@ class StaticFiles:
 
     async def asset(self, asked: Asked) -> Answer:
         """Return a file whose name changes with its content."""
-        return await self._given(asked, f"{ASSETS}/{asked.parts['file']}", YEAR)
+        return await self._file_answer(asked, f"{ASSETS}/{asked.parts['file']}", YEAR)
 
     async def beside(self, asked: Asked) -> Answer:
         """Return a file next to the page."""
-        return await self._given(asked, asked.route.path[1:], ASK_AGAIN)
+        return await self._file_answer(asked, asked.route.path[1:], ASK_AGAIN)
 
     def routes(self) -> tuple[Route, ...]:
         """Return all routes. They are not part of the API."""
@@ -137,12 +137,12 @@ class StaticFiles:
 
     # Internal
 
-    async def _given(self, asked: Asked, name: str, kept: bytes) -> Answer:
-        file = await self._found(name)
+    async def _file_answer(self, asked: Asked, name: str, kept: bytes) -> Answer:
+        file = await self._find(name)
         if file is None:
             raise NotFound(f"file {name[:80]!r}: not found; reload the page, it may be outdated")
         headers = asked.raw.headers
-        encoding, data, tag = _chosen(file, headers.get(b"accept-encoding", b""))
+        encoding, data, tag = _choose_encoding(file, headers.get(b"accept-encoding", b""))
         more = [*_OF_FILES, (b"cache-control", kept), (b"etag", tag)]
         if _knows(headers.get(b"if-none-match", b""), tag):
             return Answer(headers=tuple(more), status=304)
@@ -150,7 +150,7 @@ class StaticFiles:
             more.append((b"content-encoding", encoding))
         return Answer(text=data, media=file.media, headers=tuple(more))
 
-    async def _found(self, name: str) -> File | None:
+    async def _find(self, name: str) -> File | None:
         if INDEX not in self._files:
             async with self._reading:
                 if INDEX not in self._files:
@@ -199,7 +199,7 @@ def _file(path: Path) -> File:
     return File(MEDIA[path.suffix], data, hashlib.sha256(data).hexdigest()[:32].encode(), packed)
 
 
-def _chosen(file: File, accepted: bytes) -> tuple[bytes, bytes, bytes]:
+def _choose_encoding(file: File, accepted: bytes) -> tuple[bytes, bytes, bytes]:
     """Return encoding, data and tag: the client's preferred encoding, or ours among equally preferred ones."""
     likes = likes_of(accepted)
     anything = likes.get(b"*", 0.0)

@@ -16,7 +16,7 @@ from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.concurrency_limits import place_for
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.route import Route, routes_of, written
+from hostler.entry.server.route import Route, routes_of, write_answer
 from hostler.entry.server.vm_channels import TICKET, over
 from hostler.entry.server.websocket import WebSocketInput, send
 from hostler.entry.terminal import protocol
@@ -41,7 +41,7 @@ REPLAY = Parameter(
 )
 
 
-async def _opened(asked: Asked) -> Answer | None:
+async def _open_terminal(asked: Asked) -> Answer | None:
     """Serve the terminal until one side ends it; refuse a plain GET."""
     check_origin(asked.raw.headers)
     user = _user(asked.caller, asked.parts)
@@ -56,11 +56,11 @@ async def _opened(asked: Asked) -> Answer | None:
     with place_for(asked, "terminal", of=f"{ORG}/{user}"):
         if shown is not None:
             await asked.services.tickets.use(shown, asked.caller)
-        await _served(asked, user)
+        await _serve(asked, user)
     return None
 
 
-async def _served(asked: Asked, user: str) -> None:
+async def _serve(asked: Asked, user: str) -> None:
     raw = asked.raw
     try:
         screen = await asked.terminals.enter(
@@ -80,7 +80,7 @@ async def _served(asked: Asked, user: str) -> None:
             hearing.passed_to(screen.write),
             hearing.until_gone(),
             over(asked, lambda caller: _user(caller, asked.parts)),
-            _taken(screen),
+            _take_message(screen),
         )
     finally:
         screen.terminal.leave(screen)
@@ -101,7 +101,7 @@ async def _out(raw: Raw, screen: Screen) -> int | None:
     return screen.terminal.code
 
 
-async def _taken(screen: Screen) -> int | None:
+async def _take_message(screen: Screen) -> int | None:
     await screen.taken.wait()
     return protocol.TAKEN_OVER
 
@@ -122,20 +122,20 @@ def _user(caller: Caller, parts: dict[str, str]) -> str:
     return user
 
 
-async def _issued(asked: Asked) -> Answer:
+async def _issue_ticket(asked: Asked) -> Answer:
     user = _user(asked.caller, asked.parts)
     url = f"/v1/labs/{quote(user, safe='')}/terminal"
-    return written(await asked.services.tickets.issue_terminal(asked.request, user, digest_shown(asked.raw), url))
+    return write_answer(await asked.services.tickets.issue_terminal(asked.request, user, digest_shown(asked.raw), url))
 
 
 ROUTES: tuple[Route, ...] = (
-    *routes_of(LabTerminalApi, ticket=_issued),
+    *routes_of(LabTerminalApi, ticket=_issue_ticket),
     Route(
         method="GET",
         path=PATH,
         name="lab.terminal",
         summary="A shell in the user's lab, as a WebSocket of JSON texts",
-        handler=_opened,
+        handler=_open_terminal,
         access=Access.LOGGED_IN,
         status=101,
         errors=(400, 403),

@@ -17,8 +17,8 @@ from hostler.entry.server.authentication import check_origin, digest_shown
 from hostler.entry.server.body import Disconnected
 from hostler.entry.server.concurrency_limits import place_for
 from hostler.entry.server.problem import INVALID, Refusal
-from hostler.entry.server.route import Answer, Route, check_access, routes_of, written
-from hostler.entry.server.websocket import GOING_AWAY, NO_LONGER, WebSocketInput, joined, send, tell
+from hostler.entry.server.route import Answer, Route, check_access, routes_of, write_answer
+from hostler.entry.server.websocket import GOING_AWAY, NO_LONGER, WebSocketInput, join_streams, send, tell
 from hostler.entry.terminal import protocol
 from hostler.entry.terminal.machine import LabRoute, shell_in
 from hostler.entry.terminal.session import RATE, SIZE, first
@@ -45,7 +45,7 @@ LOG_WITHIN = 15.0
 TICKET = Parameter("ticket", "In place of a token, for browsers: valid once, within 30 s (`POST …/tickets`).")
 
 
-def _opened(door: ChannelKind) -> Handler:
+def _channel_handler(door: ChannelKind) -> Handler:
     async def opened(asked: Asked) -> Answer | None:
         """Serve the channel until one side ends it; refuse a plain GET."""
         check_origin(asked.raw.headers)
@@ -60,13 +60,13 @@ def _opened(door: ChannelKind) -> Handler:
             async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
                 await asked.services.vms.tell_opened(asked.request, vm, door)
                 await asked.raw.send({"type": "websocket.accept"})
-                await joined(asked.raw, channel, over(asked))
+                await join_streams(asked.raw, channel, over(asked))
         return None
 
     return opened
 
 
-async def _logged(asked: Asked) -> Answer:
+async def _read_log(asked: Asked) -> Answer:
     """Return the last output of the serial port."""
     vm = await machine_of(asked)
     if vm.node is None:  # it was never on a node, so it has no output
@@ -74,9 +74,7 @@ async def _logged(asked: Asked) -> Answer:
     tail: int = asked.query["tail"]
     said = b""
     try:
-        async with asked.services.peers.channel(
-            vm.node, vm.id, ChannelKind.LOG
-        ) as channel:  # has a time limit of its own
+        async with asked.services.peers.channel(vm.node, vm.id, ChannelKind.LOG) as channel:  # has a time limit of its own
             async with asyncio.timeout(LOG_WITHIN):
                 while piece := await channel.read():
                     said = (said + piece)[-tail:]
@@ -112,11 +110,11 @@ async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None)
     return GOING_AWAY
 
 
-async def _issued(asked: Asked) -> Answer:
+async def _issue_ticket(asked: Asked) -> Answer:
     parts, door = asked.parts, asked.body.door
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
     path = f"/v1/orgs/{quote(vm.org, safe='')}/projects/{quote(vm.project, safe='')}/vms/{quote(vm.id, safe='')}"
-    return written(
+    return write_answer(
         await asked.services.tickets.issue(asked.request, vm, door, digest_shown(asked.raw), f"{path}/{door}")
     )
 
@@ -127,7 +125,7 @@ def _door(door: ChannelKind, summary: str) -> Route:
         path=f"{ONE}/{door}",
         name=f"vm.{door}",
         summary=summary,
-        handler=_opened(door),
+        handler=_channel_handler(door),
         access="modify_workloads",
         status=101,
         errors=(400,),
@@ -138,7 +136,7 @@ def _door(door: ChannelKind, summary: str) -> Route:
 
 
 VM_CHANNEL_ROUTES: tuple[Route, ...] = (
-    *routes_of(VmChannelApi, ticket=_issued, log=_logged),
+    *routes_of(VmChannelApi, ticket=_issue_ticket, log=_read_log),
     _door(ChannelKind.CONSOLE, "The serial console, as a WebSocket of binary messages"),
     _door(ChannelKind.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
 )
@@ -160,7 +158,7 @@ async def _open_shell(asked: Asked) -> Answer | None:
         await send(asked.raw, "accept")  # accepted before the login: a browser gets no reason for a refused handshake
         try:
             hearing = WebSocketInput(asked.raw)
-            code = await first(_served(asked, vm, hearing), hearing.until_gone(), over(asked))
+            code = await first(_serve_shell(asked, vm, hearing), hearing.until_gone(), over(asked))
         except HostlerError as error:
             await tell(asked.raw, str(error))
             code = protocol.FAILED
@@ -169,15 +167,15 @@ async def _open_shell(asked: Asked) -> Answer | None:
     return None
 
 
-async def _served(asked: Asked, vm: VmView, hearing: WebSocketInput) -> int | None:
+async def _serve_shell(asked: Asked, vm: VmView, hearing: WebSocketInput) -> int | None:
     """Log in and copy data. Return the close code."""
     way = _way(vm)
     channel = asked.services.peers.channel(way.node, way.vm, ChannelKind.SSH)
     try:
         async with shell_in(channel, way, await asked.terminals.key(), SIZE) as shell:
             await asked.services.vms.tell_opened(asked.request, vm, SHELL)
-            await send(asked.raw, "send", text=protocol.connected(shell.id))
-            return await first(_out(asked.raw, shell), hearing.passed_to(partial(_typed, shell)))
+            await send(asked.raw, "send", text=protocol.connected_message(shell.id))
+            return await first(_out(asked.raw, shell), hearing.passed_to(partial(_pass_input, shell)))
     except Forbidden:
         raise Forbidden(
             f"the machine {vm.name}: it refuses the login of {way.user} with this server's key; create it with a shell"
@@ -207,7 +205,7 @@ async def _out(raw: Raw, shell: Shell) -> int | None:
     return protocol.NORMAL if status is not None else protocol.GOING_AWAY
 
 
-async def _typed(shell: Shell, said: protocol.Said) -> None:
+async def _pass_input(shell: Shell, said: protocol.Said) -> None:
     if isinstance(said, protocol.Resize):
         shell.resize(said.cols, said.rows)
     else:

@@ -74,7 +74,7 @@ class WebSocketInput:
                 await tell(self._raw, "message: binary; send JSON as text")
                 return protocol.NOT_TEXT
             try:
-                said = protocol.heard(text)
+                said = protocol.decode_message(text)
             except Invalid as error:
                 await tell(self._raw, str(error))
                 mistakes += 1
@@ -140,7 +140,7 @@ LARGEST = 256 * 1024
 """Largest message that the server sends, in bytes."""
 
 
-async def joined(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
+async def join_streams(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
     """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code."""
     hearing = WebSocketInput(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
     leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")

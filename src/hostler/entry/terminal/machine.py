@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import msgspec
 
-from hostler.entry.ssh import WITHIN, bridged, why
+from hostler.entry.ssh import WITHIN, open_bridge, why
 from hostler.errors import Damaged, Forbidden, Refused, Unavailable, Uncertain
 from hostler.keys.families import HANDLE
 from hostler.keys.lab import LAB
@@ -116,11 +116,11 @@ async def shell_in(
     Refused: the host key is not the machine's, or is not known. Forbidden: the machine does not accept the key.
     Unavailable, and errors of the channel: not possible at present.
     """
-    pinned = _pinned(way)
+    pinned = _pinned_keys(way)
     have_a_name()
     ended: Bridge | None = None
     try:
-        async with channel, bridged(channel) as bridge:
+        async with channel, open_bridge(channel) as bridge:
             ended = bridge
             async with _logged_in(bridge, way, key, pinned) as connection:
                 async with asyncio.timeout(WITHIN):
@@ -170,7 +170,7 @@ async def _logged_in(
         await connection.wait_closed()
 
 
-def _pinned(way: LabRoute) -> list[asyncssh.SSHKey]:
+def _pinned_keys(way: LabRoute) -> list[asyncssh.SSHKey]:
     try:
         pinned = [asyncssh.import_public_key(text) for text in way.host_keys]
     except asyncssh.KeyImportError:
@@ -294,9 +294,9 @@ class LabTerminalStatus:
         if found.generation > generation:
             return "another lab has replaced it"
         if found.lab is not None and found.lab.ending is not None:
-            return _told(found.lab.ending, found.lab.ending_reason)
+            return _refusal_text(found.lab.ending, found.lab.ending_reason)
         last = next((news for news in reversed(found.news) if news.event in _ENDS), None)
-        return "it is gone" if last is None else _told(last.event, last.reason)
+        return "it is gone" if last is None else _refusal_text(last.event, last.reason)
 
     def messages(self, user: str, after: int) -> tuple[LabNews, ...]:
         """Return the messages sent to the user after the event of that number."""
@@ -314,6 +314,6 @@ class LabTerminalStatus:
         return None if entry is None else entry.value
 
 
-def _told(event: LabEvent, reason: str) -> str:
+def _refusal_text(event: LabEvent, reason: str) -> str:
     said = _ENDS.get(event, "it is gone")
     return f"{said} ({reason})" if reason else said

@@ -47,7 +47,7 @@ Said: TypeAlias = "Input | Resize"
 _SAID: msgspec.json.Decoder[Input | Resize] = msgspec.json.Decoder(Input | Resize)
 
 
-def heard(text: str) -> Said:
+def decode_message(text: str) -> Said:
     """Decode a message from the browser. Invalid: it is not a valid message."""
     try:
         return _SAID.decode(text)
@@ -86,7 +86,7 @@ def provisioning(message: str, status: str, position: int | None = None) -> str:
     return _text(type="provisioning", message=message, status=status, **more)
 
 
-def connected(shell: str) -> str:
+def connected_message(shell: str) -> str:
     """Encode that input now goes to this shell. The client clears its screen for a shell that it has not shown yet."""
     return _text(type="connected", shell=shell)
 

@@ -262,10 +262,10 @@ class Terminal:
                 return lab
             self.generation = lab.generation
         if lab is None or lab.generation != self.generation or lab.phase is LabPhase.STOPPING:
-            raise self._gone()
+            raise self._end_of_lab()
         return lab
 
-    def _gone(self) -> Ended:
+    def _end_of_lab(self) -> Ended:
         why = self._outlook.ending(self.user, self.generation or 0)
         return Ended(protocol.NO_LAB, protocol.info(f"the lab: {why}; the terminal ends with it"))
 
@@ -297,7 +297,7 @@ class Terminal:
                 if self._size != size:
                     shell.resize(*self._size)
                 self.scroll.start_shell()
-                self._note(protocol.connected(shell.id), state=True)
+                self._note(protocol.connected_message(shell.id), state=True)
                 due = 0.0
                 while text := await shell.read():
                     self.scroll.say(text)

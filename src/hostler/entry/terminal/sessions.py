@@ -100,7 +100,7 @@ class TerminalSessions:
             self.end(user, protocol.NO_LAB, "another lab has replaced this one; the terminal ends with it")
             there = None
         if there is None:
-            there = self._made(user, generation)
+            there = self._create(user, generation)
         return there.enter(everything=everything)
 
     async def key(self) -> asyncssh.SSHKey:
@@ -145,7 +145,7 @@ class TerminalSessions:
         if self._closing or len(self._lives) >= self._most:
             raise Unavailable(f"terminal: this server has {len(self._lives)}, the limit; try again later")
 
-    def _made(self, user: str, generation: int | None) -> Terminal:
+    def _create(self, user: str, generation: int | None) -> Terminal:
         self._check_room()
         if self._deaf is None:
             self._deaf = self._outlook.listen(self._changed)

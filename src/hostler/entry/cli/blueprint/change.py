@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.blueprint.read import SIGNS, described, plan_lines, plan_sum, until
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options
 from hostler.entry.cli.progress import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Conflict, Invalid, NotFound
@@ -41,7 +41,7 @@ def apply(*, file: Path, name: str | None, plan_only: bool, yes: bool, within: f
     The instances to load, unload and move are shown first; at a terminal you are asked to confirm. The file is applied
     completely or not at all. Applying the same file again changes nothing.
     """
-    name, blueprint = _named(file, name)
+    name, blueprint = _read_named(file, name)
     server = chosen_server()
     if plan_only:
         complete(_plan(server, name, blueprint, output))
@@ -56,7 +56,7 @@ def apply(*, file: Path, name: str | None, plan_only: bool, yes: bool, within: f
 @server_options
 def plan(file: Path, name: str | None, output: str) -> None:
     """Show what applying FILE would load, unload and move, and where. Nothing is changed."""
-    complete(_plan(chosen_server(), *_named(file, name), output))
+    complete(_plan(chosen_server(), *_read_named(file, name), output))
 
 
 @click.command()
@@ -68,12 +68,12 @@ def validate(file: Path) -> None:
     name, blueprint = _read(file)
     instances = sum(spec.instances for spec in blueprint.slices)
     slices = counted(len(blueprint.slices), "slice")
-    click.echo(show.safe(f"{_called(file)}: {name or 'valid'}, {slices}, {counted(instances, 'instance')}"))
+    click.echo(show.safe(f"{_name_of(file)}: {name or 'valid'}, {slices}, {counted(instances, 'instance')}"))
     for base, place in outside(blueprint).items():
         click.echo(show.safe(f"  note: {place}: {base} is not here; another blueprint must have it"), err=True)
 
 
-def _called(file: Path) -> str:
+def _name_of(file: Path) -> str:
     return STDIN if str(file) == "-" else str(file)
 
 
@@ -87,20 +87,20 @@ def _read(file: Path) -> tuple[str, Blueprint]:
     except OSError as error:
         raise Invalid(f"{file}: cannot be read: {error.strerror}; name another file") from None
     try:
-        found = read_blueprint(text, _called(file))
+        found = read_blueprint(text, _name_of(file))
     except Invalid as error:
         lines = str(error).splitlines()
         if len(lines) == 1:
             raise
         for line in lines:
             click.echo(show.safe(line), err=True)
-        raise Invalid(f"{_called(file)}: {len(lines)} mistakes; correct them, see docs/deployments.md") from None
+        raise Invalid(f"{_name_of(file)}: {len(lines)} mistakes; correct them, see docs/deployments.md") from None
     for warning in found.warnings:
-        click.echo(show.safe(f"{_called(file)}: warning: {warning}"), err=True)
+        click.echo(show.safe(f"{_name_of(file)}: warning: {warning}"), err=True)
     return found.name, found.blueprint
 
 
-def _named(file: Path, name: str | None) -> tuple[str, Blueprint]:
+def _read_named(file: Path, name: str | None) -> tuple[str, Blueprint]:
     from hostler.engine.deployments.blueprint_file import check_name
 
     said, blueprint = _read(file)
@@ -111,7 +111,7 @@ def _named(file: Path, name: str | None) -> tuple[str, Blueprint]:
 
 
 async def _plan(server: Server, name: str, blueprint: Blueprint, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = await client.blueprints.plan(name, blueprint)
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
@@ -144,7 +144,7 @@ def _refuse(plan: BlueprintPlan) -> None:
 async def _apply(
     server: Server, name: str, blueprint: Blueprint, *, yes: bool, within: float | None, output: str
 ) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = await client.blueprints.plan(name, blueprint)
         _tell(found, to_stderr=output != "table")
         _refuse(found)
@@ -179,7 +179,7 @@ def rollback(*, name: str, to: int | None, yes: bool, within: float | None, outp
 
 
 async def _rollback(server: Server, name: str, to: int, *, asking: bool, within: float | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         if_match = None
         if asking:
             to, target = await _revision_of(client, name, to)
@@ -231,7 +231,7 @@ def delete(name: str, yes: bool, within: float | None, output: str) -> None:
 
 async def _delete(server: Server, name: str, within: float | None, output: str) -> None:
     status: BlueprintStatus | None = None
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await client.blueprints.delete(name)
         if within is not None:
             status = await until(client, name, gone=True, within=within)

@@ -10,7 +10,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import GivenUp, note
 from hostler.entry.cli.options import all_of, read, show_all, with_client
-from hostler.entry.cli.progress import settled
+from hostler.entry.cli.progress import wait_until_settled
 from hostler.entry.cli.show import moment
 from hostler.kit.plural import counted
 from hostler.model.blueprint_api import BlueprintPhase, SliceChange
@@ -138,7 +138,7 @@ async def until(client: Client, name: str, *, gone: bool, within: float) -> Blue
 
     NotYet: not in time, or it was deleted. GivenUp: the controller gave up a version.
     """
-    status = await settled("blueprint", name, client.blueprints.wait, described, gone=gone, within=within)
+    status = await wait_until_settled("blueprint", name, client.blueprints.wait, described, gone=gone, within=within)
     if status is not None and status.phase is BlueprintPhase.FAILED:
         raise GivenUp(f"blueprint {name}: {status.detail}; see hostler blueprint status {name}")
     return status

@@ -11,7 +11,7 @@ import msgspec
 from hostler.entry.cli import show
 from hostler.entry.cli.blueprint.read import described, ready, states, step, version
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen_server, complete, reached, read, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, read, server_options
 from hostler.entry.cli.progress import ask_if_seen, yes_option
 from hostler.errors import Conflict, NotFound, Unavailable
 from hostler.model.blueprint_api import RolloutVerb
@@ -42,7 +42,7 @@ def status(name: str, watching: bool, output: str) -> None:
 
 
 async def _status(server: Server, name: str, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = await read(client, lambda stale: client.blueprints.status(name, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(found), output)
@@ -106,7 +106,7 @@ def _details(found: BlueprintStatus) -> Iterator[str]:
 async def _watch(server: Server, name: str, output: str) -> None:
     """Print the status, then each change. Polls, so that an outage misses nothing."""
     watched, found = _Watched(name, output), False
-    async with reached(server) as client:
+    async with open_client(server) as client:
         while True:
             try:
                 now = await client.blueprints.status(name)
@@ -251,7 +251,7 @@ async def _order(
     everything: bool = False,
     force: bool = False,
 ) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         before = await client.blueprints.status(name)
         # Send the state that the order is based on, so that a rollout that has advanced is not taken a stage too far.
         seen = {
@@ -276,7 +276,7 @@ async def _order(
     else:
         for one in found.slices:
             if one.base in seen:
-                click.echo(show.safe(f"{one.base} {version(one.artifact)}: {_told(verb, one)}"))
+                click.echo(show.safe(f"{one.base} {version(one.artifact)}: {_rollout_text(verb, one)}"))
     refused = [one for one in found.slices if one.base in seen and one.rollout is not None and one.rollout.refused]
     if verb is RolloutVerb.PROMOTE and refused:
         said = refused[0].rollout
@@ -296,7 +296,7 @@ async def _carried_out(client: Client, name: str, found: BlueprintStatus, bases:
     return found
 
 
-def _told(verb: RolloutVerb, one: SliceStatus) -> str:
+def _rollout_text(verb: RolloutVerb, one: SliceStatus) -> str:
     said = one.rollout
     if said is not None and said.ordered is not None:
         return f"{verb.value} is ordered; follow it: hostler blueprint status"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli import show
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options
 from hostler.errors import Invalid, NotFound, Refused, Unavailable
 from hostler.kit.plural import counted
 from hostler.model.access import Role
@@ -46,7 +46,7 @@ class PasswordList:
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path) -> Iterator[PasswordList]:
+    def open_list(cls, path: Path) -> Iterator[PasswordList]:
         """Open the list, locked for this process. A new file is readable only by its owner."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -108,12 +108,12 @@ def accounts(names: Path, passwords: Path) -> None:
     wanted = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not wanted:
         raise Invalid(f"names {names}: the file is empty; write one name on each line")
-    with PasswordList.opened(passwords) as known:
+    with PasswordList.open_list(passwords) as known:
         complete(_accounts(chosen_server(), wanted, known, passwords))
 
 
 async def _accounts(server: Server, names: list[str], known: PasswordList, path: Path) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         created, unknown = await create_accounts(client, names, known)
     there = len(names) - len(created)
     click.echo(f"{counted(len(created), 'account')} created, {there} existed")

@@ -10,7 +10,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.lab.read import described, until
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options, with_client
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options, with_client
 from hostler.entry.cli.progress import ask_if_seen, yes_option
 from hostler.entry.cli.show import moment
 from hostler.entry.cli.vm.ssh import Login, Said, identity_options, run_there, run_to_its_code
@@ -81,7 +81,7 @@ def stop(*, user: str, lab: int | None, yes: bool, within: float | None, output:
 
 
 async def _stop(server: Server, user: str, lab: int | None, within: float | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         answer = await client.labs.stop(user, lab)
         view = answer.lab
         if within is not None and view is not None:
@@ -153,7 +153,7 @@ def ssh(
 
 async def _ssh(server: Server, owner: str, said: Said, login: Login) -> int:
     again = f"hostler lab ssh {owner}"
-    async with reached(server) as client:
+    async with open_client(server) as client:
         lab = await client.labs.get(owner)
         if not lab.vm:
             raise Unavailable(f"lab of {owner}: no machine yet ({lab.phase.value}); see hostler lab watch {owner}")

@@ -16,7 +16,7 @@ from hostler.entry.cli.options import (
     all_of,
     chosen_server,
     complete,
-    reached,
+    open_client,
     read,
     server_options,
     show_all,
@@ -111,7 +111,7 @@ def list_(watching: bool, limit: int | None, output: str) -> None:
 
 
 async def _list(server: Server, limit: int | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = [view async for view in all_of(client, client.labs.list, limit)]
     found.sort(key=lambda view: natural(view.user))
     show_all(found, output, HEADS, _row, "no labs; start one: hostler lab start USER LAB")
@@ -135,7 +135,7 @@ async def _watch(server: Server, output: str) -> None:
     """Print each lab, then each change. Polls, so that nothing is missed while the store is unreachable."""
     known: dict[str, LabView] = {}
     table = show.Columns(*HEADS)
-    async with reached(server) as client:
+    async with open_client(server) as client:
         while True:
             try:
                 found = {view.user: view async for view in all_of(client, client.labs.list)}
@@ -175,7 +175,7 @@ def show_(user: str, output: str) -> None:
 
 
 async def _show(server: Server, user: str, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await read(client, lambda stale: client.labs.get(user, stale=stale))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)

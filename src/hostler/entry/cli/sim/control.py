@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options, with_client
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options, with_client
 from hostler.entry.cli.show import Duration, moment, span
 from hostler.errors import Conflict, Refused
 from hostler.kit.plural import counted
@@ -40,7 +40,7 @@ async def status(client: Client, *, output: str) -> None:
     rows = [
         ("SCENARIO", f"{view.name}, seed {view.seed}"),
         ("TIME", f"{instant(view.now)}   ({moment(view.wall)})"),
-        ("MODE", f"{paced(view)}, epoch {view.epoch}"),
+        ("MODE", f"{pace_text(view)}, epoch {view.epoch}"),
         ("NEXT", _next(view)),
         ("LEADER", f"{leader}; {running} of {counted(len(view.replicas), 'replica runs', 'replicas run')}"),
         ("TIMELINE", f"{view.timeline} to come" if view.timeline else ""),
@@ -63,7 +63,7 @@ def instant(at: float) -> str:
     return f"{at:.3f} s" if at < 60 else f"{at:.3f} s = {span(at)}"
 
 
-def paced(view: SimView) -> str:
+def pace_text(view: SimView) -> str:
     """Describe the mode and rate of time."""
     if view.mode is Mode.MANUAL:
         waiting = f"; {counted(len(view.steps), 'step')} running" if view.steps else ""
@@ -88,10 +88,10 @@ def mode(mode: str, rate: float | None) -> None:
 
 
 async def _mode(server: Server, mode: Mode, rate: float | None) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await client.sim.get()
         view = await client.sim.set_mode(mode, rate=rate, epoch=view.epoch)
-    click.echo(f"{paced(view)}, from {instant(view.now)} on")
+    click.echo(f"{pace_text(view)}, from {instant(view.now)} on")
 
 
 @click.command()
@@ -112,17 +112,17 @@ def step(duration: float | None, events: int | None) -> None:
 
 
 async def _step(server: Server, seconds: float | None, events: int | None) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         before = await client.sim.get()
         done = await client.sim.step(seconds, events=events, epoch=before.epoch)
-        now = done.now if done.done else await _finished(client, done.id, done.epoch)
+        now = done.now if done.done else await _wait_for_step(client, done.id, done.epoch)
         news = await _news(client, before.log)
     for entry in news:
         click.echo(line(entry))
     click.echo(f"{instant(now)}, {now - before.now:g} s later")
 
 
-async def _finished(client: Client, id_: int, epoch: int) -> float:
+async def _wait_for_step(client: Client, id_: int, epoch: int) -> float:
     """Wait until the step is done and return the instant. Conflict: the step was dropped."""
     while True:
         view = await client.sim.get()
@@ -165,7 +165,7 @@ def save(file: Path, overwrite: bool) -> None:
 
 
 async def _state(server: Server) -> str:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         return (await client.sim.state()).file
 
 
@@ -182,7 +182,7 @@ def log(lines: int, follow: bool, output: str) -> None:
 
 
 async def _log(server: Server, lines: int, follow: bool, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         page = await client.sim.log(limit=lines, last=True)
         if output != "table":
             show.emit(msgspec.to_builtins(page.items), output)
@@ -255,7 +255,7 @@ def _numbers(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def _inject(server: Server, wanted: FaultInject) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = await client.sim.inject(wanted)
     click.echo(f"{found.id}: {show.safe(found.text)}")
 
@@ -272,7 +272,7 @@ def lift(ids: tuple[str, ...], everything: bool) -> None:
 
 
 async def _lift(server: Server, ids: tuple[str, ...]) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         for id_ in ids or [fault.id for fault in (await client.sim.get()).faults]:
             found = await client.sim.lift(id_)
             click.echo(f"{found.id}: lifted ({show.safe(found.text)})")
@@ -315,7 +315,7 @@ def repair(ids: tuple[str, ...], everything: bool, automatic: bool | None, outpu
 
 
 async def _repair(server: Server, ids: tuple[str, ...], everything: bool, automatic: bool | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         page = await client.sim.proposals() if automatic is None else await client.sim.auto_repair(automatic)
         chosen = [each.id for each in page.items] if everything else ids
         for id_ in chosen:

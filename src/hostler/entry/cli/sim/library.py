@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostler.sim.scenario.scenario import Scenario
 
 
-def opened(what: str) -> Scenario:
+def open_scenario(what: str) -> Scenario:
     """Return the scenario of that name, or in that file. Invalid: it has mistakes, which were printed before."""
     from hostler.sim.scenario import library
 
@@ -57,6 +57,6 @@ def show_(scenario: str, output: str) -> None:
     from hostler.sim.scenario import library
 
     if output == "json":
-        show.emit(opened(scenario).document, output)
+        show.emit(open_scenario(scenario).document, output)
     else:
         click.echo(library.text_of(scenario), nl=False)

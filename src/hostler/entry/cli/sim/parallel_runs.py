@@ -110,7 +110,7 @@ class _Worker:
             stdin.write(msgspec.json.encode(run) + b"\n")
             stdin.flush()
 
-    def received(self) -> Ran:
+    def receive(self) -> Ran:
         """Return the result of the current run. If the process has died, return a failed run that says so."""
         line = self.answers.readline()
         if line.endswith(b"\n"):

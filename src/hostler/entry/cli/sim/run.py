@@ -82,11 +82,11 @@ def run(*, scenarios: tuple[str, ...], everything: bool, **options: Any) -> int:
     asked = _Asked.of(**options)
     if asked.seed is not None and asked.seeds is not None:
         raise click.UsageError("give --seed or --seeds, not both")
-    from hostler.entry.cli.sim.library import opened
+    from hostler.entry.cli.sim.library import open_scenario
     from hostler.sim.scenario import library
 
     names = tuple(library.names()) if everything else scenarios
-    found = {name: opened(name) for name in names}  # report mistakes in any scenario before the first run
+    found = {name: open_scenario(name) for name in names}  # report mistakes in any scenario before the first run
     if len(found) == 1 and asked.seeds is None:
         ((what, scenario),) = found.items()
         return _single(what, scenario, asked)
@@ -143,7 +143,7 @@ def _single(what: str, scenario: Scenario, asked: _Asked) -> int:
                 for line in timeline_lines((entry,), full=asked.full):
                     click.echo(show.safe(line))
         _show_verdicts(outcome, cpu)
-    smallest = _explained(what, scenario, outcome, asked, entry_line)
+    smallest = _explain_failure(what, scenario, outcome, asked, entry_line)
     if asked.output == "json" and str(asked.log_file) != "-":
         click.echo(json.dumps(_plain(what, outcome, smallest), indent=2, ensure_ascii=False))
     return 0 if outcome.passed else FAILED
@@ -186,7 +186,7 @@ def _write_log(outcome: Outcome, file: Path | None) -> None:
 # Explaining a failure
 
 
-def _explained(
+def _explain_failure(
     what: str, scenario: Scenario, outcome: Outcome, asked: _Asked, line_of: Callable[[LogEntry], str]
 ) -> Smallest | None:
     """Show the events before a failure, and search for the shortest failing schedule; None: passed, or no search."""
@@ -293,7 +293,7 @@ def _again(failure: Ran, found: dict[str, Scenario], asked: _Asked) -> None:
     click.echo()
     click.echo(click.style(f"{scenario.name}, seed {failure.run.seed}", bold=True))
     _show_verdicts(outcome, time.process_time() - begun)
-    _explained(failure.run.what, scenario, outcome, asked, entry_line)
+    _explain_failure(failure.run.what, scenario, outcome, asked, entry_line)
 
 
 def _summary(done: Sequence[Ran], asked: _Asked, seconds: float, *, of: int) -> None:

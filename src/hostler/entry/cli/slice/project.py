@@ -23,7 +23,7 @@ import msgspec
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note, one_line
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options
 from hostler.errors import Conflict, Invalid, NotFound, Refused
 from hostler.model.deployment import Artifact
 from hostler.model.slice_api import ArtifactView
@@ -64,7 +64,7 @@ def make(name: str, group: str, to: Path) -> Path:
     artifact = Artifact.parse(f"{group}:{name}:{VERSION}")
     words = {"NAME": name, "MODULE": module, "GROUP": group, "VERSION": VERSION, "BASE": artifact.base}
     texts = {
-        file.format(module=module): _filled(template, words | {"ARTIFACT": str(artifact)})
+        file.format(module=module): _fill_template(template, words | {"ARTIFACT": str(artifact)})
         for template, file in FILES.items()
     }
     try:
@@ -87,7 +87,7 @@ def _module(name: str) -> str:
     return module
 
 
-def _filled(template: str, words: dict[str, str]) -> str:
+def _fill_template(template: str, words: dict[str, str]) -> str:
     text = (resources.files("hostler.entry.cli.slice") / "template" / template).read_text(encoding="utf-8")
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda found: words[found[1]], text)
 
@@ -114,7 +114,7 @@ def push(path: Path, group: str | None, version: str | None, to: Path | None, ou
         from hostler.wiring import pack_artifact
 
         info, file = pack_artifact(path.resolve(), Path(place), group=group, version=version)
-        view = complete(_published(server, to, info, file))
+        view = complete(_publish(server, to, info, file))
     if output != "table":
         show.emit(msgspec.to_builtins(view), output)
         return
@@ -123,9 +123,9 @@ def push(path: Path, group: str | None, version: str | None, to: Path | None, ou
         click.echo(f"requires {', '.join(view.requires)}: nodes get these from slice_packages")
 
 
-async def _published(server: Server | None, to: Path | None, info: ArtifactInfo, file: Path) -> ArtifactView:
+async def _publish(server: Server | None, to: Path | None, info: ArtifactInfo, file: Path) -> ArtifactView:
     if server is not None:
-        async with reached(server) as client:
+        async with open_client(server) as client:
             return await client.artifacts.publish(info.artifact, file, name=info.file)
     from hostler.settings import load
     from hostler.wiring import open_artifacts
@@ -146,11 +146,11 @@ def run(path: Path, method: str | None, arguments: tuple[str, ...], whole: str |
     methods are listed, and each line of standard input is a call, for example: greet name=Ada. There is no control
     plane, so the slice cannot call other slices.
     """
-    folder, loaded = _loaded(path.resolve())
-    asyncio.run(_run(_Own(folder), loaded, method, given(arguments, whole)))
+    folder, loaded = _load_project(path.resolve())
+    asyncio.run(_run(_Own(folder), loaded, method, arguments_json(arguments, whole)))
 
 
-def given(arguments: Sequence[str], whole: str | None = None) -> bytes:
+def arguments_json(arguments: Sequence[str], whole: str | None = None) -> bytes:
     """Return the arguments as JSON. Invalid: one is not key=value."""
     if whole is not None:
         if arguments:
@@ -205,7 +205,7 @@ class _Own:
             found = found.__context__
 
 
-def _loaded(path: Path) -> tuple[Path, SliceModule]:
+def _load_project(path: Path) -> tuple[Path, SliceModule]:
     from hostler.slices.module import load
     from hostler.wiring.slices import slice_source
 
@@ -249,7 +249,7 @@ async def _lines(own: _Own, loaded: SliceModule) -> None:
         try:
             name, *arguments = shlex.split(line) or [""]
             if name:
-                await _call(own, loaded, name, given(arguments))
+                await _call(own, loaded, name, arguments_json(arguments))
         except (Refused, ValueError) as error:
             note(str(error))
 

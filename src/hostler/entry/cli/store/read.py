@@ -11,7 +11,7 @@ import click
 from hostler.engine.transfer.scan import pages
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.options import chosen_store, complete, open_chosen, redacted, store_option
 from hostler.errors import Damaged, Lagged, NotFound
 from hostler.kit.plural import counted
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 @store_option
 def get(key: str, revision: int | None, raw: bool, output: str, store_url: str | None) -> None:
     """Show KEY: its value, its revisions and its lease."""
-    complete(_get(chosen(store_url), key, revision, raw=raw, output=output))
+    complete(_get(chosen_store(store_url), key, revision, raw=raw, output=output))
 
 
 async def _get(url: str, key: str, revision: int | None, *, raw: bool, output: str) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         kv = await store.get(key, revision=revision)
     if kv is None:
         when = "" if revision is None else f" at revision {revision}"
@@ -67,13 +67,13 @@ def list_(  # noqa: PLR0917
     store_url: str | None,
 ) -> None:
     """List the keys that start with PREFIX (default: all), in order, as of one revision."""
-    complete(_list(chosen(store_url), prefix, revision, limit, keys_only=keys_only, output=output))
+    complete(_list(chosen_store(store_url), prefix, revision, limit, keys_only=keys_only, output=output))
 
 
 async def _list(
     url: str, prefix: str, revision: int | None, limit: int | None, *, keys_only: bool, output: str
 ) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         found = pages(store, prefix, revision=revision, limit=limit, keys_only=keys_only)
         if output == "table":
             await _list_table(found, keys_only=keys_only)
@@ -126,11 +126,11 @@ async def _list_plain(found: AsyncIterator[Page], output: str, *, keys_only: boo
 @store_option
 def watch(prefix: str, from_revision: int | None, count: int | None, output: str, store_url: str | None) -> None:
     """Show changes of keys that start with PREFIX as they happen, each once and in order, until Ctrl-C."""
-    complete(_watch(chosen(store_url), prefix, from_revision, count, output))
+    complete(_watch(chosen_store(store_url), prefix, from_revision, count, output))
 
 
 async def _watch(url: str, prefix: str, start: int | None, count: int | None, output: str) -> None:
-    async with opened(url, create=False) as store, aclosing(_changes(store, prefix, start)) as changes:
+    async with open_chosen(url, create=False) as store, aclosing(_changes(store, prefix, start)) as changes:
         shown = 0
         async for event in changes:
             click.echo(_event_text(event, output), nl=False)
@@ -166,11 +166,11 @@ def _event_text(event: Event, output: str) -> str:
 @store_option
 def status(output: str, store_url: str | None) -> None:
     """Show the status of the store: engine, revision, history, size."""
-    complete(_status(chosen(store_url), output))
+    complete(_status(chosen_store(store_url), output))
 
 
 async def _status(url: str, output: str) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         found = await store.status()
     plain: dict[str, Any] = {
         "store": redacted(url),
@@ -204,11 +204,11 @@ async def _status(url: str, output: str) -> None:
 @store_option
 def check(store_url: str | None) -> None:
     """Read the whole store and report damage; exit code 8 if there is any."""
-    complete(_check(chosen(store_url)))
+    complete(_check(chosen_store(store_url)))
 
 
 async def _check(url: str) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         # Some engines can check their files below the keys. For the others, read every key.
         look = getattr(store, "check", None)
         problems: list[str] = [] if look is None else await look()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.options import chosen_store, complete, open_chosen, redacted, store_option
 from hostler.entry.cli.progress import Ticker, ask
 from hostler.errors import Invalid
 from hostler.kit.plural import counted
@@ -56,7 +56,7 @@ async def _copy(
 ) -> None:
     from hostler.engine.transfer.copy import copy as copy_store
 
-    async with opened(source, create=False) as one, opened(target, create=True) as other:
+    async with open_chosen(source, create=False) as one, open_chosen(target, create=True) as other:
         with Ticker() as ticker:
             done = await copy_store(
                 one,
@@ -125,11 +125,11 @@ def backup(file: Path, prefix: str, force: bool, with_leased: bool, store_url: s
 
     FILE appears complete or not at all. Only its owner can read it. It contains records, not the disks of machines.
     """
-    complete(_backup(chosen(store_url), file, prefix, force=force, with_leased=with_leased))
+    complete(_backup(chosen_store(store_url), file, prefix, force=force, with_leased=with_leased))
 
 
 async def _backup(url: str, file: Path, prefix: str, *, force: bool, with_leased: bool) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         await _save(store, url, file, prefix, force=force, with_leased=with_leased)
 
 
@@ -177,7 +177,7 @@ def restore(  # noqa: PLR0917
     """
     if force and replace:
         raise click.UsageError("--force and --replace exclude each other")
-    url = chosen(store_url)
+    url = chosen_store(store_url)
     if replace:
         ask(
             f"Replace everything in {redacted(url)} with {file}? The current content is saved to a file first.",
@@ -196,7 +196,7 @@ async def _restore(url: str, file: Path, prefix: str, *, force: bool, save_to: P
     from hostler.entry.backup import Backup
 
     found = Backup(file, prefix)
-    async with opened(url, create=True) as store:
+    async with open_chosen(url, create=True) as store:
         # The rest of an interrupted restore is not worth saving; the first run has saved the original content.
         if save_to is not None and await store.get(MARKER) is None:
             await _save(store, url, save_to, "", force=False, with_leased=False)
@@ -226,7 +226,7 @@ def activate(yes: bool, store_url: str | None) -> None:
     use it after etcd was restored from an etcd snapshot. Stop every process on both stores first. The store starts a
     new epoch, its fences continue far above the highest it knows, and its nodes are awaited.
     """
-    url = chosen(store_url)
+    url = chosen_store(store_url)
     ask(
         f"Put {redacted(url)} into service? Nodes will obey it, and no older copy of it. Every process on a store that"
         " took over from it must be stopped.",
@@ -238,7 +238,7 @@ def activate(yes: bool, store_url: str | None) -> None:
 async def _activate(url: str) -> None:
     from hostler.engine.transfer.epoch import activate as activate_store
 
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         begun, mark = await activate_store(store, redacted(url))
     if mark is not None and mark.to:
         click.echo(f"{redacted(url)}: removed the mark that {mark.to} took over")

@@ -10,7 +10,7 @@ import click
 from hostler.engine.overview import FILLING
 from hostler.engine.transfer.scan import pages
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen, complete, opened, redacted, store_option
+from hostler.entry.cli.options import chosen_store, complete, open_chosen, redacted, store_option
 from hostler.entry.cli.progress import ask, ask_if_seen, yes_option
 from hostler.entry.cli.show import safe
 from hostler.errors import Compacted, Conflict, Invalid, NotFound, Unavailable
@@ -64,11 +64,11 @@ def put(  # noqa: PLR0917
         when = [Version(key) == 0]
     elif if_revision is not None:
         when = [ModRevision(key) == if_revision]
-    complete(_put(chosen(store_url), key, data, ttl, when))
+    complete(_put(chosen_store(store_url), key, data, ttl, when))
 
 
 async def _put(url: str, key: str, value: bytes, ttl: float | None, when: list[Comparison]) -> None:
-    async with opened(url, create=True) as store:
+    async with open_chosen(url, create=True) as store:
         lease = None if ttl is None else await store.grant(ttl)
         result = await store.txn(when, [Put(key, value, lease)], [Get(key)])
         if not result.succeeded and lease is not None:
@@ -92,7 +92,7 @@ def _conflict(key: str, there: KeyValue | None) -> Conflict:
 @store_option
 def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
     """Delete KEY; with --prefix, every key that starts with it, after a confirmation."""
-    url = chosen(store_url)
+    url = chosen_store(store_url)
     if not prefix:
         complete(_delete(url, key))
         return
@@ -108,7 +108,7 @@ def delete(key: str, prefix: bool, yes: bool, store_url: str | None) -> None:
 
 
 async def _delete(url: str, key: str) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         found = await store.delete(key)
     if not found:
         raise NotFound(f"{key}: no such key; nothing was deleted")
@@ -116,12 +116,12 @@ async def _delete(url: str, key: str) -> None:
 
 
 async def _count(url: str, prefix: str) -> int:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         return sum([len(page.items) async for page in pages(store, prefix, keys_only=True)])
 
 
 async def _delete_prefix(url: str, prefix: str) -> int:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         return await store.delete_prefix(prefix)
 
 
@@ -133,11 +133,11 @@ def compact(revision: int | None, keep: int | None, store_url: str | None) -> No
     """Discard the history of overwritten and deleted values before REVISION. Current values stay."""
     if revision is not None and keep is not None:
         raise click.UsageError("give a REVISION or --keep, not both")
-    complete(_compact(chosen(store_url), revision, KEEP if keep is None else keep))
+    complete(_compact(chosen_store(store_url), revision, KEEP if keep is None else keep))
 
 
 async def _compact(url: str, revision: int | None, keep: int) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         if revision is None:
             status = await store.status()
             revision = status.revision - keep
@@ -162,11 +162,11 @@ def repair(force: bool, yes: bool, store_url: str | None) -> None:
     another, the leader of etcd last; a member does not answer during that, for about a second per GiB. Hostler
     processes need no restart. If etcd has room, nothing is done.
     """
-    complete(_repair(chosen(store_url), force=force, yes=yes))
+    complete(_repair(chosen_store(store_url), force=force, yes=yes))
 
 
 async def _repair(url: str, *, force: bool, yes: bool) -> None:
-    async with opened(url, create=False) as store:
+    async with open_chosen(url, create=False) as store:
         kept = maintained_store(store)
         if kept is None:
             engine = (await store.status()).engine

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, project_options, server_options
 from hostler.entry.cli.progress import ask_if_seen, can_ask, yes_option
 from hostler.entry.cli.show import Duration, Mebibytes, accelerators, labels
 from hostler.entry.cli.vm.wait import described, until_settled, wait_options
@@ -96,7 +96,7 @@ def create(ctx: click.Context, /, *, within: float | None, output: str, org: str
     """
 
     request = _from_file(ctx, given) if given["file"] is not None else _from_flags(given)
-    complete(created(chosen_server(), org, project, request, within=within, output=output))
+    complete(create_vm(chosen_server(), org, project, request, within=within, output=output))
 
 
 def _from_file(ctx: click.Context, given: dict[str, Any]) -> VmCreate:
@@ -200,18 +200,18 @@ def own_keys() -> tuple[str, ...]:
         return ()
 
 
-async def created(
+async def create_vm(
     server: Server, org: str, project: str, request: VmCreate, *, within: float | None, output: str
 ) -> None:
     """Create a machine; if `within` is given, wait for it up to that many seconds."""
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await client.vms.create(org, project, request)
         for warning in view.warnings:
             note(show.safe(f"{view.name}: {warning}"))
-        await ended(client, view, within, output, f"created, {described(view)}", available=True)
+        await show_result(client, view, within, output, f"created, {described(view)}", available=True)
 
 
-async def changed(
+async def change_vm(
     server: Server,
     change: Callable[[Client], Awaitable[VmView]],
     within: float | None,
@@ -221,12 +221,12 @@ async def changed(
     available: bool = False,
 ) -> None:
     """Change a machine; if `within` is given, wait for it up to that many seconds."""
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await change(client)
-        await ended(client, view, within, output, said, available=available)
+        await show_result(client, view, within, output, said, available=available)
 
 
-async def ended(
+async def show_result(
     client: Client, view: VmView, within: float | None, output: str, said: str, *, available: bool = False
 ) -> None:
     """Wait if `within` is given, and show the result. `available`: wait until its user can log in."""
@@ -279,13 +279,13 @@ def update(*, vm: str, if_revision: int | None, yes: bool, output: str, org: str
     async def change(client: Client) -> VmView:
         return await client.vms.update(org, project, vm, request, if_match=if_revision)
 
-    complete(changed(chosen_server(), change, None, output, "changed"))
+    complete(change_vm(chosen_server(), change, None, output, "changed"))
 
 
 async def _given_up(server: Server, org: str, project: str, vm: str) -> str:
     from hostler.entry.cli.node import lost_with_node
 
-    async with reached(server) as client:
+    async with open_client(server) as client:
         return lost_with_node(await client.vms.get(org, project, vm))
 
 
@@ -323,7 +323,7 @@ def _power(verb: str, about: str, said: str) -> click.Command:
             asked: Callable[..., Awaitable[VmView]] = getattr(client.vms, verb)
             return await asked(org, project, vm)
 
-        complete(changed(chosen_server(), change, within, output, said, available=verb in ("start", "reset")))
+        complete(change_vm(chosen_server(), change, within, output, said, available=verb in ("start", "reset")))
 
     return command
 
@@ -346,7 +346,7 @@ def delete(*, vm: tuple[str, ...], yes: bool, within: float | None, org: str, pr
 
 
 async def _delete(server: Server, org: str, project: str, vms: tuple[str, ...], within: float | None) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         for vm in vms:
             view = await client.vms.delete(org, project, vm)
             if within is None:

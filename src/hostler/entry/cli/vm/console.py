@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, project_options, server_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def console(vm: str, org: str, project: str) -> None:
 
 
 async def _console(server: Server, org: str, project: str, vm: str) -> None:
-    async with reached(server) as client, client.vms.console(org, project, vm) as port:
+    async with open_client(server) as client, client.vms.console(org, project, vm) as port:
         session = Session(port)
         if sys.stdin.isatty():
             note(f"{vm}: connected; Ctrl-] leaves")

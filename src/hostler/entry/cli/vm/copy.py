@@ -13,7 +13,7 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import note
-from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, project_options, server_options
 from hostler.entry.cli.progress import Ticker
 from hostler.entry.cli.vm.ssh import identity_options, write_all
 from hostler.errors import HostlerError, NotFound, Refused
@@ -87,7 +87,7 @@ class Copying:
         from hostler.entry.archive import pack
         from hostler.entry.ssh import logged_in
 
-        async with reached(server) as client:
+        async with open_client(server) as client:
             view = await client.vms.get(*place, vm)
             channel = client.vms.ssh(*place, view.id)
             async with logged_in(channel, view, user=self._user, identities=self._identities) as connection:
@@ -97,7 +97,7 @@ class Copying:
                     def work(file: IO[bytes]) -> None:
                         pack(source.path, name, file, self._counting(ticker, source.size), note)
 
-                    await _fed(connection, f"cd {_quoted(folder)} && exec tar -xf -", work)
+                    await _feed(connection, f"cd {_quote(folder)} && exec tar -xf -", work)
         return f"{show.safe(str(source.path))} → {show.safe(vm)}:{show.safe(posixpath.join(folder, name))}"
 
     async def fetch(self, server: Server, place: tuple[str, str], vm: str, path: str, target: Path) -> str:
@@ -105,7 +105,7 @@ class Copying:
         from hostler.entry.archive import unpack
         from hostler.entry.ssh import logged_in
 
-        async with reached(server) as client:
+        async with open_client(server) as client:
             view = await client.vms.get(*place, vm)
             channel = client.vms.ssh(*place, view.id)
             async with logged_in(channel, view, user=self._user, identities=self._identities) as connection:
@@ -115,12 +115,12 @@ class Copying:
                 into, only = _get_where(target, path, of_folder=kind == "folder")
                 if kind == "folder":
                     into.mkdir(exist_ok=True)
-                    line = f"cd {_quoted(path)} && exec tar -cf - ."
+                    line = f"cd {_quote(path)} && exec tar -cf - ."
                 else:
                     folder, name = posixpath.split(path.rstrip("/"))
-                    line = f"cd {_quoted(folder or '.')} && exec tar -chf - {shlex.quote('./' + name)}"
+                    line = f"cd {_quote(folder or '.')} && exec tar -chf - {shlex.quote('./' + name)}"
                 with Ticker() as ticker:
-                    files = await _taken(
+                    files = await _take_output(
                         connection, line, lambda file: unpack(file, into, self._counting(ticker, None), only=only)
                     )
         shown = into if only is None else into / only
@@ -168,20 +168,20 @@ def _get_where(target: Path, path: str, *, of_folder: bool) -> tuple[Path, str |
 
 
 async def _kind(connection: asyncssh.SSHClientConnection, path: str) -> str:
-    ran = await connection.run(_KIND.format(_quoted(path)))
+    ran = await connection.run(_KIND.format(_quote(path)))
     return str(ran.stdout or "").strip() or "none"
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     """Quote a path for the remote shell, so that it is never taken for an option."""
     return shlex.quote(path if path.startswith("/") else f"./{path}")
 
 
-async def _fed(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], None]) -> None:
+async def _feed(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], None]) -> None:
     """Run `line` remotely with the output of `work` as its input."""
     process = await connection.create_process(line, encoding=None)
     read, write = os.pipe()
-    working = asyncio.create_task(asyncio.to_thread(_worked, write, "wb", work), name="cp: packing")
+    working = asyncio.create_task(asyncio.to_thread(_run_copy, write, "wb", work), name="cp: packing")
     try:
         try:
             while data := await asyncio.to_thread(os.read, read, CHUNK):
@@ -192,18 +192,18 @@ async def _fed(connection: asyncssh.SSHClientConnection, line: str, work: Callab
             pass  # the remote command ended early; `_checked` reports why
         finally:
             os.close(read)
-        error = await _settled(working)
-        await _checked(process, error)
+        error = await _first_error(working)
+        await _check_result(process, error)
     finally:
         await asyncio.gather(working, return_exceptions=True)
         process.close()
 
 
-async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], int]) -> int:
+async def _take_output(connection: asyncssh.SSHClientConnection, line: str, work: Callable[[IO[bytes]], int]) -> int:
     """Run `line` remotely and pass its output to `work`."""
     process = await connection.create_process(line, encoding=None)
     read, write = os.pipe()
-    working = asyncio.create_task(asyncio.to_thread(_worked, read, "rb", work), name="cp: unpacking")
+    working = asyncio.create_task(asyncio.to_thread(_run_copy, read, "rb", work), name="cp: unpacking")
     try:
         process.stdin.write_eof()
         try:
@@ -213,27 +213,27 @@ async def _taken(connection: asyncssh.SSHClientConnection, line: str, work: Call
             process.close()  # unpacking has refused the data; its error is raised below
         finally:
             os.close(write)
-        error = await _settled(working)
+        error = await _first_error(working)
         if error is not None and isinstance(error, HostlerError):
             raise error
-        await _checked(process, error)
+        await _check_result(process, error)
         return working.result()
     finally:
         await asyncio.gather(working, return_exceptions=True)
         process.close()
 
 
-def _worked(descriptor: int, mode: str, work: Callable[[IO[bytes]], int | None]) -> int:
+def _run_copy(descriptor: int, mode: str, work: Callable[[IO[bytes]], int | None]) -> int:
     with os.fdopen(descriptor, mode) as file:
         return work(file) or 0
 
 
-async def _settled(task: asyncio.Task[int]) -> BaseException | None:
+async def _first_error(task: asyncio.Task[int]) -> BaseException | None:
     await asyncio.wait((task,))
     return task.exception()
 
 
-async def _checked(process: asyncssh.SSHClientProcess[bytes], error: BaseException | None) -> None:
+async def _check_result(process: asyncssh.SSHClientProcess[bytes], error: BaseException | None) -> None:
     """Raise Refused with the message of the remote command if it failed; otherwise raise our own error, if any."""
     said = bytes(await process.stderr.read()).decode("utf-8", "replace").strip()
     await process.wait_closed()

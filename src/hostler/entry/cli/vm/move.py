@@ -9,9 +9,9 @@ import click
 
 from hostler.entry.cli import show
 from hostler.entry.cli.failure import NotYet, note
-from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options, with_client
+from hostler.entry.cli.options import chosen_server, complete, open_client, project_options, server_options, with_client
 from hostler.entry.cli.show import Mebibytes
-from hostler.entry.cli.vm.change import ended
+from hostler.entry.cli.vm.change import show_result
 from hostler.entry.cli.vm.wait import described, until_settled, wait_flags, wait_options
 from hostler.errors import Conflict, HostlerError
 from hostler.model.name import fold
@@ -52,7 +52,9 @@ async def migrate(client: Client, /, *, vm: str, node: str, within: float | None
                 raise NotYet(f"vm {view.name}: it was not moved, and is {described(now)}")
             note(f"{view.name}: moved after {time.monotonic() - began:.1f} s")
             view = now
-    await ended(client, view, None, output, f"on {view.node}" if within is not None else f"will be moved to {node}")
+    await show_result(
+        client, view, None, output, f"on {view.node}" if within is not None else f"will be moved to {node}"
+    )
 
 
 @click.command()
@@ -81,7 +83,7 @@ def clone(*, vm: str, new: str, now: bool, org: str, project: str, **options: An
 async def _clone(server: Server, place: tuple[str, str], vm: str, new: str, options: dict[str, Any]) -> None:
     snapshot, within, shape = options["snapshot"], options["within"], (options["cpus"], options["memory"])
     changes = {field: value for field, value in zip(("cpus", "memory_mib"), shape) if value is not None}
-    async with reached(server) as client:
+    async with open_client(server) as client:
         taken = snapshot or await _snapshot(client, place, vm, within)
         try:
             view = await client.vms.clone(*place, vm, taken, new, **changes)
@@ -91,7 +93,7 @@ async def _clone(server: Server, place: tuple[str, str], vm: str, new: str, opti
             raise
         said = f"will be created from snapshot {taken} of {vm}"
         within = within if options["waiting"] else None
-        await ended(client, view, within, options["output"], said, available=True)
+        await show_result(client, view, within, options["output"], said, available=True)
 
 
 async def _snapshot(client: Client, place: tuple[str, str], vm: str, within: float) -> str:

@@ -16,8 +16,8 @@ from hostler.entry.cli.options import (
     all_of,
     chosen_server,
     complete,
+    open_client,
     project_options,
-    reached,
     read,
     server_options,
     show_all,
@@ -65,7 +65,7 @@ def list_(
 async def _list(
     server: Server, where: tuple[str | None, str | None], wanted: dict[str, str], limit: int | None, output: str
 ) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         found = [view async for view in machines(client, where, wanted, limit)]
     row = partial(_row, everywhere=where[0] is None)
     show_all(found, output, _heads(where), row, "no machines; create one: hostler vm create NAME")
@@ -107,7 +107,7 @@ async def _watch(server: Server, where: tuple[str | None, str | None], wanted: d
     seen: dict[str, bytes] = {}
     known: dict[str, VmView] = {}
     table = show.Columns(*_heads(where))
-    async with reached(server) as client:
+    async with open_client(server) as client:
         while True:
             try:
                 found = {view.id: view async for view in machines(client, where, wanted)}
@@ -173,7 +173,7 @@ def rows(view: VmView) -> list[tuple[str, str]]:
         ("LABELS", label_text(view.labels)),
         ("NODE LABELS", label_text(view.node_labels)),
         ("NEW DISK SINCE", moment(view.disk_since) if view.disk_since else ""),
-        ("RETAINED", _retained(view)),
+        ("RETAINED", _retained_text(view)),
         ("WARNING", "\n".join(view.warnings)),
         ("ON NODE LOSS", view.on_node_loss.value),
         ("SNAPSHOTS", ", ".join(f"{name} ({_state(found)})" for name, found in view.snapshots.items())),
@@ -195,7 +195,7 @@ def _access(view: VmView) -> str:
     return f"{view.access.user} at {view.access.host}:{view.access.port} of its node{keys}"
 
 
-def _retained(view: VmView) -> str:
+def _retained_text(view: VmView) -> str:
     """List the retained disks of the machine, with the command that shows each."""
     return "\n".join(
         f"disk on node {each.node} since {moment(each.retained_at)}: hostler vm retained show {each.node}/{each.name}"

@@ -12,7 +12,7 @@ from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.options import chosen_server, complete, server_options, with_client
 from hostler.entry.cli.progress import ask, yes_option
 from hostler.entry.cli.show import moment, size
-from hostler.entry.cli.vm.change import changed
+from hostler.entry.cli.vm.change import change_vm
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.errors import Invalid, NotFound
 from hostler.kit.plural import counted
@@ -109,7 +109,7 @@ def restore(*, name: str, as_name: str | None, within: float | None, output: str
         found = await find(client, name)
         return await client.retained.restore(found.node, found.name, as_name=as_name)
 
-    complete(changed(chosen_server(), change, within, output, "will have its retained disk"))
+    complete(change_vm(chosen_server(), change, within, output, "will have its retained disk"))
 
 
 @click.command()

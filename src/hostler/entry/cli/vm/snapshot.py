@@ -12,7 +12,7 @@ from hostler.entry.cli.app import LazyGroup
 from hostler.entry.cli.options import chosen_server, complete, project_options, read, server_options, with_client
 from hostler.entry.cli.progress import ask_if_seen, yes_option
 from hostler.entry.cli.show import moment
-from hostler.entry.cli.vm.change import changed
+from hostler.entry.cli.vm.change import change_vm
 from hostler.entry.cli.vm.wait import wait_options
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def create(*, vm: str, name: str, within: float | None, output: str, org: str, p
     async def change(client: Client) -> VmView:
         return await client.vms.snapshot(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within, output, f"snapshot {name} will be taken"))
+    complete(change_vm(chosen_server(), change, within, output, f"snapshot {name} will be taken"))
 
 
 @click.command()
@@ -65,7 +65,7 @@ def restore(*, vm: str, name: str, yes: bool, within: float | None, output: str,
     async def change(client: Client) -> VmView:
         return await client.vms.restore(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within, output, f"will be restored to {name}", available=True))
+    complete(change_vm(chosen_server(), change, within, output, f"will be restored to {name}", available=True))
 
 
 @click.command()
@@ -83,7 +83,7 @@ def delete(*, vm: str, name: str, yes: bool, within: float | None, output: str, 
     async def change(client: Client) -> VmView:
         return await client.vms.drop_snapshot(org, project, vm, name)
 
-    complete(changed(chosen_server(), change, within, output, f"snapshot {name} will be deleted"))
+    complete(change_vm(chosen_server(), change, within, output, f"snapshot {name} will be deleted"))
 
 
 @click.command("list")

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from hostler.entry.cli.failure import BROKEN_PIPE, note, tell_failure
-from hostler.entry.cli.options import chosen_server, complete, project_options, reached, server_options
+from hostler.entry.cli.options import chosen_server, complete, open_client, project_options, server_options
 from hostler.entry.cli.vm.console import raw_terminal, read_into
 from hostler.errors import HostlerError, Unavailable
 
@@ -110,7 +110,7 @@ def run_to_its_code(work: Coroutine[Any, Any, int]) -> None:
 
 
 async def _ssh(server: Server, org: str, project: str, vm: str, *, said: Said, login: Login) -> int:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await client.vms.get(org, project, vm)
         return await run_there(client, view, said, login, f"hostler vm ssh {vm}")
 

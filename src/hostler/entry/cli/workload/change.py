@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from hostler.entry.cli import show
-from hostler.entry.cli.options import chosen_server, complete, reached, server_options, with_client
-from hostler.entry.cli.progress import ask_if_seen, settled, yes_option
+from hostler.entry.cli.options import chosen_server, complete, open_client, server_options, with_client
+from hostler.entry.cli.progress import ask_if_seen, wait_until_settled, yes_option
 from hostler.entry.cli.vm.wait import wait_options
 from hostler.entry.cli.workload.read import described
 from hostler.errors import Invalid
@@ -37,7 +37,7 @@ def apply(file: Path, within: float | None, output: str) -> None:
 
 
 async def _apply(server: Server, wanted: WorkloadApply, within: float | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view: WorkloadView | None = await client.workloads.apply(wanted)
         if within is not None:
             view = await until(client, wanted.name, gone=False, within=within)
@@ -84,7 +84,7 @@ def delete(name: str, yes: bool, within: float | None, output: str) -> None:
 
 
 async def _delete(server: Server, name: str, within: float | None, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view: WorkloadView | None = await client.workloads.delete(name)
         if within is not None:
             view = await until(client, name, gone=True, within=within)
@@ -100,4 +100,4 @@ def _tell(name: str, view: WorkloadView | None, output: str) -> None:
 
 async def until(client: Client, name: str, *, gone: bool, within: float) -> WorkloadView | None:
     """Wait until the workload matches its spec, or until it is gone (None). NotYet: not in time, or deleted."""
-    return await settled("workload", name, client.workloads.wait, described, gone=gone, within=within)
+    return await wait_until_settled("workload", name, client.workloads.wait, described, gone=gone, within=within)

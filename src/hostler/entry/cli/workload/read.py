@@ -15,7 +15,7 @@ from hostler.entry.cli.options import (
     all_of,
     chosen_server,
     complete,
-    reached,
+    open_client,
     read,
     server_options,
     show_all,
@@ -79,7 +79,7 @@ def status(name: str, watching: bool, limit: int, output: str) -> None:
 
 
 async def _status(server: Server, name: str, limit: int, output: str) -> None:
-    async with reached(server) as client:
+    async with open_client(server) as client:
         view = await read(client, lambda stale: client.workloads.get(name, stale=stale))
         instances = await _instances(client, name, limit)
     if output != "table":
@@ -167,7 +167,7 @@ def _why(one: InstanceView) -> str:
 async def _watch(server: Server, name: str, limit: int, output: str) -> None:
     """Print the workload and its instances, then each change. Polls, so that an outage misses nothing."""
     watched, found = _Watched(name, output), False
-    async with reached(server) as client:
+    async with open_client(server) as client:
         while True:
             try:
                 view = await client.workloads.get(name)
