@@ -10,7 +10,7 @@ import pytest
 from hostler.drivers.machines.qemu import default_bridge, descriptor
 from hostler.drivers.machines.qemu.default_bridge import DefaultBridge, load_prefix, mac_of_prefix, names
 from hostler.drivers.machines.qemu.network import network_of
-from hostler.entry.labs import door_by_nodes, lab_network
+from hostler.entry.labs import lab_entry_of, lab_network
 from hostler.errors import Damaged, Refused, Unavailable
 from hostler.model.inventory import Capacity
 from hostler.model.node import Lifecycle, NodeRecord
@@ -194,7 +194,7 @@ def test_where_no_bridge_can_be_had_it_is_said_why_and_what_to_do(tmp_path: Path
     for flags, expected in (({}, "user"), ({"network": "bridge"}, "bridge"), ({"network": "bridge:b"}, "bridge:b")):
         found = lab_network(settled(tmp_path, **REDIS, **flags))
         assert network(tmp_path, found, **flags) == expected
-        refusal = door_by_nodes([], own={"r-1": found}).refusal
+        refusal = lab_entry_of([], own={"r-1": found}).refusal
         assert refusal.startswith("labs are not taken from Redis: no tap; load the module. HTTP")
         assert "\n" not in refusal
 
@@ -218,8 +218,8 @@ def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
         node("b", None, driver="simulated"),
         node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED),
     ]
-    assert door_by_nodes(fine) == door_by_nodes([]) == door_by_nodes([], own={"r-1": GuestNetwork()})
-    assert not door_by_nodes(fine).refusal + door_by_nodes(fine).warning
+    assert lab_entry_of(fine) == lab_entry_of([]) == lab_entry_of([], own={"r-1": GuestNetwork()})
+    assert not lab_entry_of(fine).refusal + lab_entry_of(fine).warning
     left = [node("c", "user", lifecycle=Lifecycle.DECOMMISSIONED), node("f", "user", lifecycle=Lifecycle.SHUTTING_DOWN)]
     for network, says in (
         ("user; guests reach this host's loopback: x", "node d: its guests have no IPv6 address (network: user); set"),
@@ -227,18 +227,18 @@ def test_a_worker_alone_goes_by_what_the_nodes_say() -> None:
         ("none: a bridge takes CAP_NET_ADMIN; run it as root", "node d: a bridge takes CAP_NET_ADMIN; set"),
     ):
         without = [node("e", "isolated"), node("d", network)]
-        assert says in door_by_nodes([*left, *without]).refusal
-        found = door_by_nodes([*fine, *without])
+        assert says in lab_entry_of([*left, *without]).refusal
+        found = lab_entry_of([*fine, *without])
         assert not found.refusal, "a node whose guests can be reached has labs for the door"
         assert f"labs from Redis fail on d, e: {says}" in found.warning
 
 
 def test_our_own_nodes_count_as_they_will_be_and_not_as_they_were() -> None:
     before, other = node("a", "user"), node("b", "user")
-    assert door_by_nodes([before], own={"a": GuestNetwork()}).refusal == ""
-    found = door_by_nodes([before, other], own={"a": GuestNetwork()})
+    assert lab_entry_of([before], own={"a": GuestNetwork()}).refusal == ""
+    found = lab_entry_of([before, other], own={"a": GuestNetwork()})
     assert (found.refusal, "fail on b: node b" in found.warning) == ("", True)
     ours = {"a": GuestNetwork({}, "no tap", "load it")}
-    assert "from Redis: no tap; load it" in door_by_nodes([other], own=ours).refusal
-    found = door_by_nodes([node("h", None, driver="hetzner")], own=ours)
+    assert "from Redis: no tap; load it" in lab_entry_of([other], own=ours).refusal
+    found = lab_entry_of([node("h", None, driver="hetzner")], own=ours)
     assert (found.refusal, "fail on a: no tap; load it" in found.warning) == ("", True)

@@ -188,19 +188,19 @@ class Vms:
 
     def console(self, org: str, project: str, vm: str) -> Channel:
         """Return its serial port, as a channel to be entered."""
-        return self._door(org, project, vm, "console")
+        return self._channel(org, project, vm, "console")
 
     def ssh(self, org: str, project: str, vm: str) -> Channel:
         """Return a connection to the SSH server in the machine, as a channel to be entered, for an SSH client."""
-        return self._door(org, project, vm, "ssh")
+        return self._channel(org, project, vm, "ssh")
 
     async def terminal_key(self) -> str:
         """Return the public key with which the server opens shells for the web UI; empty: it has none."""
         return (await self._wire.call(TerminalApi.key)).key
 
-    def _door(self, org: str, project: str, vm: str, door: str) -> Channel:
-        url = self._wire.address.to(*VmApi.get.segments(org, project, vm), door)
-        return Channel(f"{door} of {vm}", lambda: self._wire.socket(url))
+    def _channel(self, org: str, project: str, vm: str, kind: str) -> Channel:
+        url = self._wire.address.to(*VmApi.get.segments(org, project, vm), kind)
+        return Channel(f"{kind} of {vm}", lambda: self._wire.socket(url))
 
     async def wait(
         self,

@@ -62,11 +62,11 @@ class Running:
         self,
         agent: Agent,
         machines: Machines,
-        doors: NodeChannels,
+        channels: NodeChannels,
         task: asyncio.Task[None],
         stop_slices: Callable[[], Awaitable[None]],
     ) -> None:
-        self.agent, self.machines, self.doors, self.task = agent, machines, doors, task
+        self.agent, self.machines, self.channels, self.task = agent, machines, channels, task
         self.stop_slices = stop_slices
 
 
@@ -111,14 +111,14 @@ def check_slice_listen(settings: Settings) -> None:
         )
 
 
-def doors_in(agents: Mapping[str, Running]) -> Callable[[str], NodeChannels | None]:
+def channels_in(agents: Mapping[str, Running]) -> Callable[[str], NodeChannels | None]:
     """Return a lookup of the channels of this process's own nodes, by folded node name."""
 
-    def doors_of(node: str) -> NodeChannels | None:
+    def channels_of(node: str) -> NodeChannels | None:
         running = agents.get(node)
-        return None if running is None else running.doors
+        return None if running is None else running.channels
 
-    return doors_of
+    return channels_of
 
 
 class AgentParts(NamedTuple):
@@ -236,7 +236,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
         agents: dict[str, Running] = {}
         tickets = peer_tickets(store, clock, by=f"node:{fold(node)}")
-        relay = await stack.enter_async_context(relaying(settings, tickets, doors_in(agents)))
+        relay = await stack.enter_async_context(relaying(settings, tickets, channels_in(agents)))
         plan = plan_of(settings, node, settings.rack, relay.address)
 
         def reload() -> None:
@@ -245,7 +245,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
                 running.agent.session.announce(relay.address)
 
         stack.enter_context(on_hangup(reload))
-        peers = ProcessPeers(store, tickets, doors_in(agents))
+        peers = ProcessPeers(store, tickets, channels_in(agents))
         calling = await stack.enter_async_context(_calling(store, settings, plan, clock))
         # Agents that share a data folder share a host, for example when one `up` is split into several processes.
         async with (

@@ -28,7 +28,7 @@ from hostler.engine.tickets import PeerTickets
 from hostler.engine.view import WRITE_EVERY
 from hostler.entry.backend import opened_backend
 from hostler.entry.inventory_reader import read_aside
-from hostler.entry.labs import lab_keys, opened_door, own_catalogue
+from hostler.entry.labs import lab_keys, open_queue_service, own_catalogue
 from hostler.entry.process import api_limits
 from hostler.entry.relay import ProcessPeers
 from hostler.entry.router_process import Calling
@@ -161,7 +161,7 @@ class ControlPlaneProcess:
         self._power = None if sim is not None else _power(settings)
         self._hasher = open_hasher()
         self.peer_tickets = peer_tickets(store, env.clock, by="replica")
-        self._door: LabQueueService | None = None
+        self._queue_service: LabQueueService | None = None
         self._lab_keys: tuple[str, ...] = ()
         self._controllers: Sequence[MeteredService] = ()
         self._process = process
@@ -281,20 +281,22 @@ class ControlPlaneProcess:
             yield server
 
     @asynccontextmanager
-    async def lab_door(self, tell: Callable[[str], None]) -> AsyncIterator[asyncio.Task[None] | None]:
+    async def lab_queue_service(self, tell: Callable[[str], None]) -> AsyncIterator[asyncio.Task[None] | None]:
         """Process lab requests from Redis, if the settings name one. Yield the task of the worker that takes them.
 
         Controllers created while the context is open also write lab records to Redis.
         """
         self._lab_keys = await asyncio.to_thread(lab_keys, self.settings, tell)
-        async with opened_door(self.store, self.settings, self._env, self.graph.lab_worker, tell) as self._door:
-            yield None if self._door is None else self._door.task
+        async with open_queue_service(
+            self.store, self.settings, self._env, self.graph.lab_worker, tell
+        ) as self._queue_service:
+            yield None if self._queue_service is None else self._queue_service.task
 
     def controllers(self) -> Sequence[MeteredService]:
         """Return new controllers for one leadership; no state of an earlier leadership is reused."""
         ports = LeaderPorts(
             power=self._power,
-            lab_records=None if self._door is None else self._door.board,
+            lab_records=None if self._queue_service is None else self._queue_service.board,
             lab_keys=self._lab_keys,
             routers=self.calling.questions,
         )
@@ -306,8 +308,8 @@ class ControlPlaneProcess:
         for controller in self._controllers:
             name = controller.name.replace("-", "_")
             found |= {f"{name}_{what}": number for what, number in controller.counters.items()}
-        if self._door is not None:
-            found |= self._door.counters()
+        if self._queue_service is not None:
+            found |= self._queue_service.counters()
         if self._server is not None and self._server.connections is not None:
             counts = msgspec.structs.asdict(self._server.connections.counts)
             found |= {f"connections_{what}": float(number) for what, number in counts.items()}

@@ -14,7 +14,7 @@ from hostler.engine.control_plane import LabCaches, build_lab_worker
 from hostler.entry.backend import opened_backend
 from hostler.entry.cli.options import local_path
 from hostler.entry.control_plane import config_of, environment
-from hostler.entry.labs import door_in, opened_door
+from hostler.entry.labs import lab_entry_in, open_queue_service
 from hostler.entry.process import asked_to_end, run_unless_asked
 from hostler.errors import HostlerError, Invalid, Refused
 from hostler.keys.cache import Cache
@@ -58,7 +58,7 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
     clock, rng = env.clock, env.rng
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_backend(settings, clock, tell))
-        found = await door_in(store)
+        found = await lab_entry_in(store)
         if found.refusal:
             raise Refused(found.refusal)
         if found.warning:
@@ -75,20 +75,20 @@ async def _run(settings: Settings, tell: Callable[[str], None], asked: asyncio.E
         def make(inbox: Inbox, env: Env, source: str) -> LabWorker:
             return build_lab_worker(store, env, inbox, LabCaches(labs, known), config=config, source=source)
 
-        door = await stack.enter_async_context(opened_door(store, settings, env, make, tell))
-        if door is None:
+        service = await stack.enter_async_context(open_queue_service(store, settings, env, make, tell))
+        if service is None:
             return 1
         started.set()
         tell("ready")
         waiting = asyncio.create_task(asked.wait(), name="lab worker: asked to end")
         try:
-            await asyncio.wait((waiting, door.task, following), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, service.task, following), return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
         if asked.is_set():
             tell("stopping")
             return 0
-        for part in (door.task, following):
+        for part in (service.task, following):
             if part.done():
                 tell(f"problem: {part.get_name()} ended: {_why(part)}; stopping")
     return 1

@@ -80,7 +80,7 @@ class LabQueueService:
 
 
 @asynccontextmanager
-async def opened_door(
+async def open_queue_service(
     store: Store,
     settings: Settings,
     env: Env,
@@ -155,7 +155,7 @@ def _refusal(member: NodeRecord) -> tuple[str, str]:
     return ("", "") if judge is None else judge(member.facts)
 
 
-def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
+def lab_entry_of(members: Iterable[NodeRecord], *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
     """Decide whether lab requests are taken from Redis: refused only if no serving node has guests at port 22.
 
     A lab on a node without such guests fails with that reason. Nodes are judged by their records; `own` nodes, which
@@ -182,7 +182,7 @@ def door_by_nodes(members: Iterable[NodeRecord], *, own: Mapping[str, GuestNetwo
     return LabEntry(warning=f"warning: labs from Redis fail on {names}: {why}; {advice}")
 
 
-async def door_in(store: Store, *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
-    """Decide by the nodes in the store, as `door_by_nodes` does."""
+async def lab_entry_in(store: Store, *, own: Mapping[str, GuestNetwork] | None = None) -> LabEntry:
+    """Decide by the nodes in the store, as `lab_entry_of` does."""
     nodes = await MEMBER.list(store, strict=False)
-    return door_by_nodes((entry.value for entry in nodes.entries), own=own)
+    return lab_entry_of((entry.value for entry in nodes.entries), own=own)

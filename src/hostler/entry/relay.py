@@ -1,6 +1,6 @@
 """Channels to machines of other processes: the agent's relay, which serves them as WebSockets, and its clients.
 
-    GET /relay/{node}/{vm}/{door}        Authorization: Ticket …
+    GET /relay/{node}/{vm}/{kind}        Authorization: Ticket …
 
 The channel `slice-log` belongs to a slice: its path has an artifact in place of the machine.
 
@@ -80,15 +80,15 @@ class ProcessPeers:
     ) -> None:
         self._store, self._tickets, self._machines_of, self._within = store, tickets, machines_of, within
 
-    def channel(self, node: str, vm: str, door: ChannelKind) -> Channel:
+    def channel(self, node: str, vm: str, kind: ChannelKind) -> Channel:
         """Return a channel to a console, shell or port of a machine, to be entered by the caller."""
         here = self._machines_of(fold(node))
         if here is not None:
-            return here.channel(vm, door)
-        return SocketChannel(f"{door} of {vm} on node {node}", lambda: self._connect(fold(node), vm, door))
+            return here.channel(vm, kind)
+        return SocketChannel(f"{kind} of {vm} on node {node}", lambda: self._connect(fold(node), vm, kind))
 
     @asynccontextmanager
-    async def _connect(self, node: str, vm: str, door: ChannelKind) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async def _connect(self, node: str, vm: str, kind: ChannelKind) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Connect to the node's relay.
 
         If nothing listens at the address, the agent may have been restarted; the new agent writes another address. So
@@ -99,7 +99,7 @@ class ProcessPeers:
         async with AsyncExitStack() as stack:
             while True:
                 try:
-                    connecting = await self._connecting(node, vm, door, deadline - loop.time())
+                    connecting = await self._connecting(node, vm, kind, deadline - loop.time())
                     socket = await stack.enter_async_context(connecting)
                     break
                 except NotSent:
@@ -112,11 +112,11 @@ class ProcessPeers:
             yield socket
 
     async def _connecting(
-        self, node: str, vm: str, door: ChannelKind, within: float
+        self, node: str, vm: str, kind: ChannelKind, within: float
     ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         url, pin = await self._place(node)
-        ticket = await self._tickets.issue(node, vm, door)
-        path = "/".join(quote(part, safe="") for part in ("relay", node, vm, door))
+        ticket = await self._tickets.issue(node, vm, kind)
+        path = "/".join(quote(part, safe="") for part in ("relay", node, vm, kind))
         headers = {"Authorization": f"{SCHEME} {ticket}"}
         whole = URL(f"{url}/{path}", encoded=True)
         return open_socket(None, whole, headers, named=f"agent of node {node}", within=within, ssl=pin or True)
@@ -181,10 +181,10 @@ class RelayApp:
     # Internal
 
     async def _serve(self, raw: Raw) -> None:
-        node, vm, door = _asked_for(raw.scope)
+        node, vm, kind = _asked_for(raw.scope)
         if raw.scope["type"] != "websocket":
             raise Refusal(INVALID, "relay: only WebSocket (version 13) is supported; request an upgrade to websocket")
-        await self._redeem(raw, node, vm, door)
+        await self._redeem(raw, node, vm, kind)
         machines = self._machines_of(node)
         if machines is None:
             raise Unavailable(
@@ -194,13 +194,13 @@ class RelayApp:
             raise Unavailable("relay: too many streams, or shutting down; try again later")
         self.streams += 1
         try:
-            async with machines.channel(vm, door) as channel:
+            async with machines.channel(vm, kind) as channel:
                 await raw.send({"type": "websocket.accept"})
                 await join_streams(raw, channel, self._over())
         finally:
             self.streams -= 1
 
-    async def _redeem(self, raw: Raw, node: str, vm: str, door: ChannelKind) -> None:
+    async def _redeem(self, raw: Raw, node: str, vm: str, kind: ChannelKind) -> None:
         """Redeem the ticket. TooManyTries: the address sent too many wrong tickets, so the store is not asked.
 
         A guest may connect from the address of its node. So tickets with a valid seal of the control plane are not
@@ -212,7 +212,7 @@ class RelayApp:
             ticket = _ticket_of(raw.headers)
             if not await self._tickets.seals.fits(ticket):
                 self._guesses.check(source)
-            await self._tickets.redeem(ticket, node, vm, door)
+            await self._tickets.redeem(ticket, node, vm, kind)
         except Unauthenticated:  # only failures count: many valid tickets may arrive at once
             self._guesses.record_failure(source)
             raise
@@ -229,10 +229,10 @@ def _asked_for(scope: Any) -> tuple[str, str, ChannelKind]:
     segments = scope["raw_path"].decode("ascii", "replace").split("/")[1:]
     if scope.get("method", "GET") != "GET" or len(segments) != 4 or segments[0] != "relay":
         raise Refusal(NOT_FOUND, "relay: path not found; this is not the API, ask a replica")
-    node, vm, door = incoming.path_parts(segments[1:])
-    if door not in set(ChannelKind):
-        raise NotFound(f"door {door[:40]!r}: unknown channel; use one of those in the API reference")
-    return fold(node), vm, ChannelKind(door)
+    node, vm, kind = incoming.path_parts(segments[1:])
+    if kind not in set(ChannelKind):
+        raise NotFound(f"channel {kind[:40]!r}: unknown; use one of those in the API reference")
+    return fold(node), vm, ChannelKind(kind)
 
 
 def _ticket_of(headers: dict[bytes, bytes]) -> str:

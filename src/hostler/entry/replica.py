@@ -19,7 +19,7 @@ import msgspec
 from hostler.entry.backend import guarded_backend
 from hostler.entry.campaign import CampaignConfig, Candidate, Leading, stand
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.labs import door_in
+from hostler.entry.labs import lab_entry_in
 from hostler.entry.process import asked_to_end, on_hangup, raise_open_files, reload_certificates, run_unless_asked
 from hostler.errors import HostlerError, LeadershipLost, Unavailable, Uncertain
 from hostler.keys.families import DEMONSTRATION, REPLICA
@@ -157,7 +157,7 @@ async def _run(  # noqa: PLR0917 - what to run, how to report, and when to end
         tell(f"serving {server.url}")
         DataFolder(settings.data).keep_redis(settings.redis)
         await _tell_first_admin(plane, DataFolder(settings.data), tell)
-        worker = await stack.enter_async_context(plane.lab_door(tell))
+        worker = await stack.enter_async_context(plane.lab_queue_service(tell))
         plan = CampaignConfig(
             address=address or f"{f'[{host}]' if ':' in host else host}:{server.port}",
             ttl=settings.leadership_ttl,
@@ -231,7 +231,7 @@ async def _without_redis_if_refused(store: Store, settings: Settings, tell: Call
     """Return the settings, without Redis if no node can serve labs that are requested there."""
     if settings.redis is None:
         return settings
-    found = await door_in(store)
+    found = await lab_entry_in(store)
     if found.refusal or found.warning:
         tell(found.refusal or found.warning)
     return msgspec.structs.replace(settings, redis=None) if found.refusal else settings

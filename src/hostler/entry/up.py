@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hostler.engine.inventory.local_rack import make_own_rack
-from hostler.entry.agent import AgentParts, Running, doors_in, plan_of, running_agent
+from hostler.entry.agent import AgentParts, Running, channels_in, plan_of, running_agent
 from hostler.entry.backend import guarded_backend
 from hostler.entry.campaign import CampaignConfig, Candidate, Leading, bury, stand
 from hostler.entry.control_plane import (
@@ -29,7 +29,7 @@ from hostler.entry.control_plane import (
     new_id,
 )
 from hostler.entry.data_dir import DataFolder
-from hostler.entry.labs import door_in, lab_network
+from hostler.entry.labs import lab_entry_in, lab_network
 from hostler.entry.process import (
     RotatingFile,
     Watchdog,
@@ -124,7 +124,7 @@ class Up:
         async with AsyncExitStack() as stack:
             backend = guarded_backend(self._settings, self._clock, self._tell, accept=self._accept)
             store, guard = await stack.enter_async_context(backend)
-            await self._settle_door(store, found)
+            await self._settle_lab_entry(store, found)
             self._folder.keep_redis(self._settings.redis)
             plane = await stack.enter_async_context(self._plane(store, guard))
             await self._settle_inventory(plane.store)
@@ -134,7 +134,7 @@ class Up:
             prepare = machine_driver(self._settings.machines).prepare
             if prepare is not None:
                 await prepare(self._settings, self._tell, self._first_vm)
-            relaying_here = relaying(self._settings, plane.peer_tickets, doors_in(self._agents))
+            relaying_here = relaying(self._settings, plane.peer_tickets, channels_in(self._agents))
             relay = await stack.enter_async_context(relaying_here)
             await self._agents_in(stack, plane, relay.address)
             # with a terminal, SIGHUP means that the terminal was closed
@@ -148,7 +148,7 @@ class Up:
                 stack.enter_context(on_hangup(reload))
             own = [running.machines for running in self._agents.values()]
             await stack.enter_async_context(watched_host(self._settings, own, self._clock, self._tell))
-            worker = await stack.enter_async_context(plane.lab_door(self._tell))
+            worker = await stack.enter_async_context(plane.lab_queue_service(self._tell))
             address = server.url.partition("://")[2]
             parts: list[asyncio.Task[Any]] = [
                 asyncio.create_task(self._stand(store, plane, address, guard), name="standing"),
@@ -171,11 +171,11 @@ class Up:
         self._settings = self._settings.with_driver_options(**found.options)
         return found
 
-    async def _settle_door(self, store: Store, network: GuestNetwork) -> None:
+    async def _settle_lab_entry(self, store: Store, network: GuestNetwork) -> None:
         """Disable labs from Redis if no node has such guests."""
         if self._settings.redis is None:
             return
-        found = await door_in(store, own=dict.fromkeys(self._nodes(), network))
+        found = await lab_entry_in(store, own=dict.fromkeys(self._nodes(), network))
         if found.refusal or found.warning:
             self._tell(found.refusal or found.warning)
         if found.refusal:
@@ -204,7 +204,7 @@ class Up:
             leads=lambda: self._leading.leads,
             counters=counters,
             local=self._agents,
-            machines_of=doors_in(self._agents),
+            machines_of=channels_in(self._agents),
         )
         return ControlPlaneProcess(store, self._settings, clock=self._clock, process=process, guard=guard)
 

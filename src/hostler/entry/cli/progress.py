@@ -10,7 +10,6 @@ import click
 
 from hostler.entry.cli.failure import NotYet, note
 from hostler.entry.cli.show import span
-from hostler.entry.cli.vm.wait import PhaseProgress
 from hostler.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ async def wait_until_settled(
 
     `wait` is the method of the client. NotYet: not in time, or the object was deleted.
     """
+    from hostler.entry.cli.vm.wait import PhaseProgress
+
     with PhaseProgress(name) as telling:
         last = ""
 

@@ -151,7 +151,7 @@ class App:
         self._router = Router(self.routes)
         self._parts = {route.name: route.parts for route in self.routes}
         self._quiet = frozenset(route.name for route in self.routes if route.quiet)
-        self._doors = frozenset(route.name for route in self.routes if route.door is not None)
+        self._channels = frozenset(route.name for route in self.routes if route.channel is not None)
         mirrors = services.view.mirrors.values()
         self.feed = Feed(services.store, clock=services.clock, history=plan.history, mirrors=mirrors)
         self._accounts = frozenset(route.name for route in self.routes if route.tag in _ACCOUNTS)
@@ -211,8 +211,8 @@ class App:
         try:
             route, segments = self._router.find(method, scope["raw_path"].decode("ascii", "replace"))
             name = route.name
-            if route.door is not None:
-                caller, query = await self._at_door(route, raw)
+            if route.channel is not None:
+                caller, query = await self._authenticate_channel(route, raw)
             elif route.peers and shows_ticket(headers):
                 caller = await peer_of(self._services, raw, route, segments, source_of(scope))
             elif needs_token(route, headers, source_of(scope)):
@@ -223,7 +223,7 @@ class App:
                 raise Refusal(INVALID, f"path {route.path}: not a WebSocket; send the request without an upgrade")
             parts = incoming.named_parts(route.path, self._parts[name], segments)
             check_access(route, caller, parts)
-            if route.door is None:
+            if route.channel is None:
                 query = {} if route.takes_rest else incoming.query(scope["query_string"], route.query)
             data = b""
             if route.writes and not route.streamed:
@@ -249,7 +249,7 @@ class App:
         seconds = perf_counter() - started
         self.metrics.count(name or "none", method, status, seconds)
         writes = method not in ("GET", "HEAD") and name not in self._quiet
-        if status >= 400 or self._plan.log_reads or writes or name in self._doors:
+        if status >= 400 or self._plan.log_reads or writes or name in self._channels:
             self._log.info(
                 "request",
                 id=raw.id,
@@ -314,7 +314,7 @@ class App:
         raw.token = token_of(raw.headers)
         return await self._services.users.meet(raw.token, source)
 
-    async def _at_door(self, route: Route, raw: Raw) -> tuple[Caller, dict[str, Any]]:
+    async def _authenticate_channel(self, route: Route, raw: Raw) -> tuple[Caller, dict[str, Any]]:
         """Return the caller of a machine channel, by token or ticket, and the query.
 
         Remove the query from the scope.

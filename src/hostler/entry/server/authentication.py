@@ -127,12 +127,12 @@ async def bearer_of(services: Services, raw: Raw, route: Route, shown: str | Non
 
     Unauthenticated: the ticket is not valid for this channel, or its token is no longer valid.
     """
-    if shown is None or route.door is None:
+    if shown is None or route.channel is None:
         raise Unauthenticated("token: missing; send Authorization: Bearer with a token, or ?ticket= with a ticket")
     if not await services.tickets.seals.fits(shown):
         services.users.check_guesses(source)
     try:
-        raw.ticket = await services.tickets.read(shown, route.door)
+        raw.ticket = await services.tickets.read(shown, route.channel)
     except Unauthenticated:
         services.users.count_guess(source)
         raise

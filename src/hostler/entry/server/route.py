@@ -105,7 +105,7 @@ class Route(Operation[Record], frozen=True, kw_only=True):
     """`nodes.drain`: the method of a service that it calls, if the handler does nothing else."""
     aside: Callable[[bytes], Record] | None = None
     """Decodes a large body in a thread; None: all bodies are small enough for the event loop."""
-    door: str | None = None
+    channel: str | None = None
     """A channel of a machine (`hostler.ports.machines.ChannelKind`), or a lab's terminal: a ticket is accepted too."""
     peers: str = ""
     """Replaces the node in tickets of other processes of the control plane (`PeerTickets`) that may use this route.
@@ -123,7 +123,7 @@ class Route(Operation[Record], frozen=True, kw_only=True):
     @property
     def spends_write(self) -> bool:
         """Return whether it counts as a write of its caller: opening a console, shell or terminal is audited."""
-        return (self.writes and not self.quiet) or self.costly or self.door is not None
+        return (self.writes and not self.quiet) or self.costly or self.channel is not None
 
 
 def routes_of(

@@ -140,7 +140,7 @@ ROUTES: tuple[Route, ...] = (
         status=101,
         errors=(400, 403),
         query=(TICKET, REPLAY),
-        door=TERMINAL,
+        channel=TERMINAL,
         about=f"{LAB_USED} A plain GET is refused with 400. A newer connection takes over; a shell waits five minutes"
         " for the user to reconnect. The messages are in docs/terminal.md.",
     ),

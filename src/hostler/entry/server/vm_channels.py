@@ -45,20 +45,20 @@ LOG_WITHIN = 15.0
 TICKET = Parameter("ticket", "In place of a token, for browsers: valid once, within 30 s (`POST …/tickets`).")
 
 
-def _channel_handler(door: ChannelKind) -> Handler:
+def _channel_handler(kind: ChannelKind) -> Handler:
     async def opened(asked: Asked) -> Answer | None:
         """Serve the channel until one side ends it; refuse a plain GET."""
         check_origin(asked.raw.headers)
         vm = await machine_of(asked)
         if asked.raw.scope["type"] != "websocket":
-            raise Refusal(INVALID, f"{door}: only WebSocket (version 13) is supported; request an upgrade to websocket")
+            raise Refusal(INVALID, f"{kind}: only WebSocket (version 13) is supported; request an upgrade to websocket")
         if vm.node is None:
-            raise Unavailable(f"{door} of {vm.name}: not placed on a node yet; wait until it is")
-        with place_for(asked, door):
+            raise Unavailable(f"{kind} of {vm.name}: not placed on a node yet; wait until it is")
+        with place_for(asked, kind):
             if asked.raw.ticket is not None:
                 await asked.services.tickets.use(asked.raw.ticket, asked.caller)
-            async with asked.services.peers.channel(vm.node, vm.id, door) as channel:
-                await asked.services.vms.tell_opened(asked.request, vm, door)
+            async with asked.services.peers.channel(vm.node, vm.id, kind) as channel:
+                await asked.services.vms.tell_opened(asked.request, vm, kind)
                 await asked.raw.send({"type": "websocket.accept"})
                 await join_streams(asked.raw, channel, over(asked))
         return None
@@ -74,7 +74,9 @@ async def _read_log(asked: Asked) -> Answer:
     tail: int = asked.query["tail"]
     said = b""
     try:
-        async with asked.services.peers.channel(vm.node, vm.id, ChannelKind.LOG) as channel:  # has a time limit of its own
+        async with asked.services.peers.channel(
+            vm.node, vm.id, ChannelKind.LOG
+        ) as channel:  # has a time limit of its own
             async with asyncio.timeout(LOG_WITHIN):
                 while piece := await channel.read():
                     said = (said + piece)[-tail:]
@@ -111,34 +113,34 @@ async def over(asked: Asked, check: Callable[[Caller], object] = lambda _: None)
 
 
 async def _issue_ticket(asked: Asked) -> Answer:
-    parts, door = asked.parts, asked.body.door
+    parts, kind = asked.parts, asked.body.door
     vm = await asked.services.vms.get(asked.caller, parts["org"], parts["project"], parts["vm"])
     path = f"/v1/orgs/{quote(vm.org, safe='')}/projects/{quote(vm.project, safe='')}/vms/{quote(vm.id, safe='')}"
     return write_answer(
-        await asked.services.tickets.issue(asked.request, vm, door, digest_shown(asked.raw), f"{path}/{door}")
+        await asked.services.tickets.issue(asked.request, vm, kind, digest_shown(asked.raw), f"{path}/{kind}")
     )
 
 
-def _door(door: ChannelKind, summary: str) -> Route:
+def _channel_route(kind: ChannelKind, summary: str) -> Route:
     return Route(
         method="GET",
-        path=f"{ONE}/{door}",
-        name=f"vm.{door}",
+        path=f"{ONE}/{kind}",
+        name=f"vm.{kind}",
         summary=summary,
-        handler=_channel_handler(door),
+        handler=_channel_handler(kind),
         access="modify_workloads",
         status=101,
         errors=(400,),
         query=(TICKET,),
-        door=door,
+        channel=kind,
         about="A plain GET is refused with 400; with 503 while the machine has no node, or its node is unreachable.",
     )
 
 
 VM_CHANNEL_ROUTES: tuple[Route, ...] = (
     *routes_of(VmChannelApi, ticket=_issue_ticket, log=_read_log),
-    _door(ChannelKind.CONSOLE, "The serial console, as a WebSocket of binary messages"),
-    _door(ChannelKind.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
+    _channel_route(ChannelKind.CONSOLE, "The serial console, as a WebSocket of binary messages"),
+    _channel_route(ChannelKind.SSH, "A connection to the SSH server inside, as a WebSocket of binary messages"),
 )
 
 
@@ -228,7 +230,7 @@ SHELL_ROUTES: tuple[Route, ...] = (
         status=101,
         errors=(400,),
         query=(TICKET,),
-        door=SHELL,
+        channel=SHELL,
         about="A plain GET is refused with 400. For machines that accept the key of /v1/terminal-key. The messages are"
         " in docs/terminal.md.",
     ),

@@ -7,14 +7,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from hostler.engine.overview import FILLING
-from hostler.engine.transfer.scan import pages
 from hostler.entry.cli.failure import note
 from hostler.entry.cli.options import chosen_store, complete, open_chosen, redacted, store_option
 from hostler.entry.cli.progress import ask, ask_if_seen, yes_option
 from hostler.entry.cli.show import safe
 from hostler.errors import Compacted, Conflict, Invalid, NotFound, Unavailable
-from hostler.keys.namespace import maintained_store
 from hostler.kit.plural import counted, sized
 from hostler.ports.store import Get, ModRevision, Put, Version
 
@@ -116,6 +113,8 @@ async def _delete(url: str, key: str) -> None:
 
 
 async def _count(url: str, prefix: str) -> int:
+    from hostler.engine.transfer.scan import pages
+
     async with open_chosen(url, create=False) as store:
         return sum([len(page.items) async for page in pages(store, prefix, keys_only=True)])
 
@@ -166,6 +165,9 @@ def repair(force: bool, yes: bool, store_url: str | None) -> None:
 
 
 async def _repair(url: str, *, force: bool, yes: bool) -> None:
+    from hostler.engine.overview import FILLING
+    from hostler.keys.namespace import maintained_store
+
     async with open_chosen(url, create=False) as store:
         kept = maintained_store(store)
         if kept is None:
