@@ -11,7 +11,7 @@ from harness.artefacts import safe
 from running import ttl_server
 
 from hostler import Elections
-from hostler.drivers.ttl.cassandra import CassandraTtlStorage
+from hostler.drivers.ttl.cassandra import CassandraServers, CassandraTable, CassandraTtlStorage
 from hostler.kit.clock import SystemClock
 from hostler.testing import BreakableTtlStorage
 from hostler.testing.servers import HOST
@@ -38,12 +38,8 @@ class Client(CassandraTtlStorage):
     def __init__(self, clock: JumpingClock) -> None:
         server = ttl_server("cassandra")
         super().__init__(
-            [HOST],
-            server.ports[0],
-            keyspace=CassandraServer.keyspace,
-            user=CassandraServer.user,
-            password=CassandraServer.password,
-            create=True,
+            CassandraServers((HOST,), server.ports[0], user=CassandraServer.user, password=CassandraServer.password),
+            CassandraTable(CassandraServer.keyspace, create=True),
         )
         self._options["timestamp_generator"] = lambda: int(clock.wall() * 1e6)
 

@@ -229,7 +229,7 @@ async def test_the_former_name_of_the_summary_of_racks_asks_the_same(server: Sta
     server.script = [web.json_response({"racks": [], "simulation": False, "revision": 1})]
     with suppress(HostlerError):  # what it asks is looked at, not what is answered
         await client.racks.floor(["r1"])
-    assert [request.path_qs for request in server.asked] == ["/v1/racks/summary?racks=r1"]
+    assert [request.path_qs for request in server.asked] == ["/v1/inventory/summary?racks=r1"]
 
 
 async def test_names_stay_one_segment_of_the_path(server: StandIn, client: Client) -> None:

@@ -76,7 +76,7 @@ async def test_ten_thousand_blades_of_a_real_server_are_found_and_walked_over(
 
     # One that falls silent is told of by its rack alone, and the picture has it at once.
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/v1/racks/summary" in request.url else None)
+    page.on("request", lambda request: asked.append(request.url) if "/v1/inventory/summary" in request.url else None)
     assert cheap_plane.api is not None
     await cheap_plane.api.store.txn([], [ALIVE.delete(node="z2r7-b1")])
     await expect(legend.get_by_role("button", name=re.compile("^Silent"))).to_contain_text("337")

@@ -126,7 +126,7 @@ async def test_ten_thousand_blades_scroll(page: Page, cheap_plane: Plane, enter:
     async def answer(route: Route) -> None:
         await route.fulfill(body=json.dumps(told), content_type="application/json")
 
-    await page.route(re.compile(r"/v1/racks/summary"), answer)
+    await page.route(re.compile(r"/v1/inventory/summary"), answer)
     await enter(page, cheap_plane, at="#/racks")
     await expect(page.get_by_role("region", name="The floor"), within=10).to_be_visible()
     assert await page.evaluate("document.querySelectorAll('*').length") < 2000

@@ -79,19 +79,9 @@ class _Branch:
         self.methods: dict[str, Route] = {}
         self.takes_rest = False
 
-    def leads(self, method: str, *, is_last: bool) -> bool:
-        """Return whether it answers the method, or, if the path goes on, has any paths below."""
-        if is_last:
-            return method in self.methods or (method == "HEAD" and "GET" in self.methods)
-        return bool(self.named or self.any)
-
 
 class Router:
-    """Finds routes by path, segment by segment.
-
-    A literal segment takes precedence over one in braces, unless it leads nowhere: `/v1/racks/summary` is the summary
-    of all racks, and `/v1/racks/summary/pdus` are the pdus of the rack with that name.
-    """
+    """Finds routes by path, segment by segment. A literal segment takes precedence over one in braces."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._root = _Branch()
@@ -103,11 +93,8 @@ class Router:
         """Return the route and the segments in braces, still encoded. Refusal: there is no such route."""
         found: list[str] = []
         branch = self._root
-        segments = path.split("/")[1:]
-        for place, segment in enumerate(segments, 1):
+        for segment in path.split("/")[1:]:
             following = branch.named.get(segment)
-            if branch.any is not None and following is not None:
-                following = following if following.leads(method, is_last=place == len(segments)) else None
             if following is None:
                 following = branch.any
                 if following is None or not (segment or following.takes_rest):

@@ -121,7 +121,7 @@ class InventoryApi:
     )
     floor = reads(
         "floor.get",
-        "/v1/racks/summary",
+        "/v1/inventory/summary",
         "Summary of all racks: one word for every blade",
         FloorView,
         former=("/v1/floor",),

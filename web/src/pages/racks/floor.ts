@@ -36,14 +36,14 @@ function loose(view: FloorView): Rack[] {
 }
 
 async function readAll(): Promise<void> {
-  const view = await get<FloorView>("/v1/racks/summary");
+  const view = await get<FloorView>("/v1/inventory/summary");
   floor.value = { racks: [...view.racks.map(dressed), ...loose(view)], simulation: view.simulation };
 }
 
 async function readSome(keys: string[]): Promise<void> {
   const before = floor.value;
   if (!before) return readAll();
-  const view = await get<FloorView>(withQuery("/v1/racks/summary", { racks: keys.join("/") }));
+  const view = await get<FloorView>(withQuery("/v1/inventory/summary", { racks: keys.join("/") }));
   const news = new Map(view.racks.map((rack) => [fold(rack.name), dressed(rack)]));
   const known = byKey.value;
   // Racks that came or went stand elsewhere: the whole is read again.
