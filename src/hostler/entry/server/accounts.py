@@ -23,7 +23,7 @@ from hostler.model.resources.operation import NOTHING, Access
 
 if TYPE_CHECKING:
     from hostler.engine.request import Caller
-    from hostler.entry.server.route import Asked, Raw
+    from hostler.entry.server.route import Raw
     from hostler.entry.server.services import Services
     from hostler.model.access_api import TokenIssued
 

@@ -18,7 +18,7 @@ from hostler.model.access_api import (
     UserUpdate,
     UserView,
 )
-from hostler.model.resources.operation import Access, Kind, Parameter, reads, writes
+from hostler.model.resources.operation import Access, Kind, Operation, Parameter, reads, writes
 from hostler.model.vm_api import TicketView
 
 _ORG_QUOTA = "/v1/orgs/{org}/quota"
@@ -121,6 +121,27 @@ class ProjectApi:
     )
 
 
+def _set_quota(path: str, suffix: str, of: str, about: str = "") -> Operation[QuotaView]:
+    return writes(
+        f"PUT {path}",
+        f"quota.set{suffix}",
+        f"Set the quota of {of}",
+        QuotaView,
+        Access.ADMINISTRATORS,
+        also=(201,),
+        body=QuotaSet,
+        conditional=True,
+        about=about,
+    )
+
+
+def _delete_quota(path: str, suffix: str, of: str) -> Operation[QuotaView]:
+    summary = f"Delete the quota of {of}"
+    return writes(
+        f"DELETE {path}", f"quota.delete{suffix}", summary, QuotaView, Access.ADMINISTRATORS, conditional=True
+    )
+
+
 class OrgQuotaApi:
     """The quota for all projects of an org together."""
 
@@ -129,48 +150,15 @@ class OrgQuotaApi:
         _ORG_QUOTA,
         "Quota and usage of an org",
         QuotaView,
-        about=_INHERITED + " For members of the org.",
+        about=f"{_INHERITED} For members of the org.",
     )
-    set = writes(
-        f"PUT {_ORG_QUOTA}",
-        "quota.set_org",
-        "Set the quota of an org",
-        QuotaView,
-        Access.ADMINISTRATORS,
-        also=(201,),
-        body=QuotaSet,
-        conditional=True,
-        about=_INHERITED,
-    )
-    delete = writes(
-        f"DELETE {_ORG_QUOTA}",
-        "quota.delete_org",
-        "Delete the quota of an org",
-        QuotaView,
-        Access.ADMINISTRATORS,
-        conditional=True,
-    )
+    set = _set_quota(_ORG_QUOTA, "_org", "an org", _INHERITED)
+    delete = _delete_quota(_ORG_QUOTA, "_org", "an org")
 
 
 class QuotaApi:
     """The quota of a project."""
 
     get = reads("quota.get", _QUOTA, "Quota and usage of a project", QuotaView, access=Access.PROJECT)
-    set = writes(
-        f"PUT {_QUOTA}",
-        "quota.set",
-        "Set the quota of a project",
-        QuotaView,
-        Access.ADMINISTRATORS,
-        also=(201,),
-        body=QuotaSet,
-        conditional=True,
-    )
-    delete = writes(
-        f"DELETE {_QUOTA}",
-        "quota.delete",
-        "Delete the quota of a project",
-        QuotaView,
-        Access.ADMINISTRATORS,
-        conditional=True,
-    )
+    set = _set_quota(_QUOTA, "", "a project")
+    delete = _delete_quota(_QUOTA, "", "a project")
