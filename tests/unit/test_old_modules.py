@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hostler.model.control_api import EventView, Overview, TraceView
+from hostler.model.control_api import EventView, Overview, StoreStatus, TraceView
 from hostler.model.inventory_api import NodeView
 from hostler.model.name import check_line
 from hostler.model.node import Retained
@@ -29,6 +29,7 @@ OLD = {
     ("invoke_api", "Arguments"): Arguments,
     ("node_label", "architecture"): architecture,
     ("overview_api", "Overview"): Overview,
+    ("overview_api", "StoreSeen"): StoreStatus,
     ("reason", "Reason"): Reason,
     ("retained", "Retained"): Retained,
     ("retained_api", "RetainedView"): RetainedView,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         BladePage,
         BladeView,
         BrakeView,
+        CurrentInventory,
         FeedPage,
         FeedView,
         FloorView,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         InventoryDocument,
         InventoryLoaded,
         InventoryPlan,
-        InventoryShown,
         NodePage,
         NodeView,
         RackDetail,
@@ -140,7 +140,7 @@ class Racks(Resource):
 class Inventory(Resource):
     """The whole inventory, and the levels above racks."""
 
-    async def get(self, *, stale: bool = False) -> InventoryShown:
+    async def get(self, *, stale: bool = False) -> CurrentInventory:
         """Return the current inventory in the form of a file."""
         return await self._wire.call(InventoryApi.show, stale=stale)
 

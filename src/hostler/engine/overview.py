@@ -14,12 +14,12 @@ from hostler.model.blueprint_api import BlueprintPhase
 from hostler.model.control_api import (
     BlueprintAtWork,
     Concern,
-    ControlSeen,
+    ControlPlaneStatus,
     Example,
-    LeaderSeen,
+    LeaderStatus,
     Overview,
-    ReplicaSeen,
-    StoreSeen,
+    ReplicaStatus,
+    StoreStatus,
     TakeoverView,
 )
 from hostler.model.node import Lifecycle
@@ -73,7 +73,7 @@ class OverviewService:
         self._store, self._view, self._blueprints, self._clock = store, view, blueprints, clock
         self._census = PhaseCounts(view, clock=clock)
         self._reading = asyncio.Lock()
-        self._control: ControlSeen | None = None
+        self._control: ControlPlaneStatus | None = None
         self._control_at = self._failed_at = -math.inf
         self._status: Status | None = None
         self._status_at = -math.inf
@@ -115,7 +115,7 @@ class OverviewService:
 
     # The control plane
 
-    async def _controlled(self) -> ControlSeen | None:
+    async def _controlled(self) -> ControlPlaneStatus | None:
         """Read the control plane once for concurrent callers; None: the store does not answer."""
         async with self._reading:
             if not self._view.healthy() or self._clock.now() - self._failed_at < FAILED_FOR:
@@ -130,7 +130,7 @@ class OverviewService:
                 self._control_at = self._clock.now()
             return self._control
 
-    async def _read(self) -> ControlSeen:
+    async def _read(self) -> ControlPlaneStatus:
         found = await LEADER.get(self._store, n=1)
         ends_at = None
         if found is not None and found.lease is not None and isinstance(self._store, TellsLeases):
@@ -143,10 +143,10 @@ class OverviewService:
         leader = found.value if found is not None and found.value.fence else None
         return _control(leader, ends_at, replicas, takeovers)
 
-    def _store_seen(self) -> StoreSeen:
+    def _store_seen(self) -> StoreStatus:
         silent = self._view.stale_for()
         status = self._status
-        return StoreSeen(
+        return StoreStatus(
             answers=self._view.healthy(),
             silent_for=silent if 0 < silent < math.inf else None,
             revision=self._revision or None,
@@ -290,7 +290,7 @@ def _examples(machines: Iterable[tuple[Entry[VirtualMachine], str, float]]) -> t
 
 def _control(
     leader: LeaderRecord | None, ends_at: float | None, replicas: Listing[ReplicaRecord], takeovers: Listing[Takeover]
-) -> ControlSeen:
+) -> ControlPlaneStatus:
     running = {entry.value.holder: entry.value for entry in replicas.entries}
     own = None if leader is None else running.get(leader.holder)
     past = {entry.value.fence: entry.value for entry in takeovers.entries}
@@ -298,7 +298,7 @@ def _control(
     if leader is not None:
         began = past.get(leader.fence)
         since = own.held_at if own is not None and own.fence == leader.fence else None
-        seen = LeaderSeen(
+        seen = LeaderStatus(
             address=leader.address,
             holder=leader.holder,
             fence=leader.fence,
@@ -306,10 +306,10 @@ def _control(
             ends_at=ends_at,
             ttl=None if own is None else own.ttl,
         )
-    return ControlSeen(
+    return ControlPlaneStatus(
         leader=seen,
         replicas=tuple(
-            ReplicaSeen(
+            ReplicaStatus(
                 address=one.address,
                 holder=one.holder,
                 leads=leader is not None and leader.holder == one.holder,

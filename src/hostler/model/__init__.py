@@ -19,5 +19,11 @@ keep_old_modules(
         "text_line": ("name",),
         "trace_api": ("control_api",),
     },
-    renamed={"Phase": "VmPhase"},
+    renamed={
+        "ControlSeen": "ControlPlaneStatus",
+        "LeaderSeen": "LeaderStatus",
+        "Phase": "VmPhase",
+        "ReplicaSeen": "ReplicaStatus",
+        "StoreSeen": "StoreStatus",
+    },
 )

@@ -68,7 +68,7 @@ class Problem(Record, frozen=True, kw_only=True):
 # Overview
 
 
-class LeaderSeen(Record, frozen=True, kw_only=True):
+class LeaderStatus(Record, frozen=True, kw_only=True):
     """The current leader."""
 
     address: str
@@ -82,7 +82,7 @@ class LeaderSeen(Record, frozen=True, kw_only=True):
     """Seconds that each renewal lasts; null: not reported."""
 
 
-class ReplicaSeen(Record, frozen=True, kw_only=True):
+class ReplicaStatus(Record, frozen=True, kw_only=True):
     """A running replica."""
 
     address: str
@@ -109,17 +109,17 @@ class TakeoverView(Record, frozen=True, kw_only=True):
     """When this leadership was released; null: it continues, or it ended without release."""
 
 
-class ControlSeen(Record, frozen=True, kw_only=True):
+class ControlPlaneStatus(Record, frozen=True, kw_only=True):
     """The current leader, the replicas, and recent takeovers."""
 
-    leader: LeaderSeen | None
+    leader: LeaderStatus | None
     """Null: there is no leader."""
-    replicas: tuple[ReplicaSeen, ...]
+    replicas: tuple[ReplicaStatus, ...]
     takeovers: tuple[TakeoverView, ...]
     """The most recent takeovers, newest first."""
 
 
-class StoreSeen(Record, frozen=True, kw_only=True):
+class StoreStatus(Record, frozen=True, kw_only=True):
     """Condition of the store."""
 
     answers: bool
@@ -181,9 +181,9 @@ class Overview(Record, frozen=True, kw_only=True):
     """By the clock of the answering server."""
     ready: bool
     """Whether this replica's cache of the store is up to date."""
-    control: ControlSeen | None
+    control: ControlPlaneStatus | None
     """Null: not known, because the store does not answer."""
-    store: StoreSeen
+    store: StoreStatus
     nodes: dict[str, int]
     """By state: `joining`, `on_duty`, `draining`, `decommissioned`, `shutting_down`. Unreachable nodes count as
     `silent`, or as `off` if they are confirmed off."""

@@ -29,12 +29,16 @@ class InventoryDocument(Record, frozen=True, kw_only=True):
     """Parts of a file that the import omitted or changed. A load ignores this field."""
 
 
-class InventoryShown(Record, frozen=True, kw_only=True):
+class CurrentInventory(Record, frozen=True, kw_only=True):
     """The current inventory, in the form of an inventory file."""
 
     regions: tuple[dict[str, Any], ...]
     racks: tuple[dict[str, Any], ...]
     revision: int
+
+
+InventoryShown = CurrentInventory
+"""The old name, for one release."""
 
 
 class FieldChange(Record, frozen=True, kw_only=True):

@@ -37,13 +37,13 @@ from hostler.keys.families import (
 from hostler.kit.plural import counted
 from hostler.model.inventory_api import (
     HOSTLER,
+    CurrentInventory,
     FieldChange,
     HardwareView,
     InventoryChange,
     InventoryDocument,
     InventoryLoaded,
     InventoryPlan,
-    InventoryShown,
 )
 from hostler.model.name import fold
 from hostler.ports.store import Put
@@ -117,11 +117,11 @@ class InventoryService(InventoryReader):
 
     # The whole inventory
 
-    async def show(self, caller: Caller, *, stale: bool = False) -> InventoryShown:  # noqa: ARG002 - allowed for every caller
+    async def show(self, caller: Caller, *, stale: bool = False) -> CurrentInventory:  # noqa: ARG002 - allowed for every caller
         """Return the current inventory in the form of a file."""
         standing = self._seen() if stale else await self._standing()
         document = await self._run_in_thread(lambda: document_of(inventory_from(standing.records)), self._shows)
-        return InventoryShown(
+        return CurrentInventory(
             regions=tuple(document.get("regions", ())),
             racks=tuple(document.get("racks", ())),
             revision=standing.revision,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hostler.entry.cli.options import Server
     from hostler.entry.leader import Holder, LeaderScreen
-    from hostler.model.control_api import ControlSeen, Overview, TakeoverView
+    from hostler.model.control_api import ControlPlaneStatus, Overview, TakeoverView
     from hostler.model.replica import LeaderRecord, Takeover
     from hostler.ports.ttl import TtlStorage
     from hostler.settings import NamespaceOptions
@@ -145,7 +145,7 @@ async def _ask_history(server: Server, output: str) -> None:
     _past(_known_leader(seen).takeovers, output)
 
 
-def _known_leader(seen: Overview) -> ControlSeen:
+def _known_leader(seen: Overview) -> ControlPlaneStatus:
     if seen.control is None:
         raise Unavailable("store: does not answer the server, so the leader is unknown; check the store")
     return seen.control

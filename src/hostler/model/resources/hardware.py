@@ -6,6 +6,7 @@ from hostler.model.inventory_api import (
     BladePage,
     BladeView,
     BrakeView,
+    CurrentInventory,
     Drain,
     FeedPage,
     FeedView,
@@ -15,7 +16,6 @@ from hostler.model.inventory_api import (
     InventoryDocument,
     InventoryLoaded,
     InventoryPlan,
-    InventoryShown,
     InventoryText,
     NodePage,
     NodeView,
@@ -116,7 +116,7 @@ class InventoryApi:
         "inventory.get",
         "/v1/inventory",
         "The whole inventory, as in an inventory file",
-        InventoryShown,
+        CurrentInventory,
         query=(STALE,),
     )
     floor = reads(

@@ -4,10 +4,10 @@ import type { Overview } from "../../api-types";
 export type {
   BlueprintAtWork as AtWork,
   Concern,
-  LeaderSeen as Leader,
+  LeaderStatus as Leader,
   Overview,
-  ReplicaSeen as Replica,
-  StoreSeen as Store,
+  ReplicaStatus as Replica,
+  StoreStatus as Store,
   TakeoverView as Takeover,
 } from "../../api-types";
 export type Counts = Overview["vms"];
