@@ -39,4 +39,4 @@ def node_of(view: View, vm: VirtualMachine, origin: Origin) -> tuple[str, str]:
 def nowhere(origin: Origin, why: str) -> Decision:
     """Return the decision that no node fits, with that reason."""
     reasons = (Reason(subject=f"machine {origin.vm}", why=why),)
-    return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
+    return Decision.no_node(why, reasons)

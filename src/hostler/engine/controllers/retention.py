@@ -89,7 +89,7 @@ def tie(
 def nowhere(why: str) -> Decision:
     """Return the decision that no node fits, with that reason."""
     reasons = (Reason(subject="its disk", why=why),)
-    return Decision(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
+    return Decision.no_node(why, reasons)
 
 
 def kept_for(view: View, entry: Entry[Retained]) -> str:

@@ -118,8 +118,7 @@ class Feasibility:
             )
         if not len(self._nodes):
             return ""
-        decision = place(PlacementRequest(vm="", project="", spec=spec, node_labels=node_labels), self._nodes)
-        return decision.summary.removeprefix("no node will do: ") if decision.node is None else ""
+        return place(PlacementRequest(vm="", project="", spec=spec, node_labels=node_labels), self._nodes).why_not
 
 
 MACHINES_LABEL = "machines"

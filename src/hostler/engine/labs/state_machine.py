@@ -22,6 +22,8 @@ LONGEST_REASON = 300
 """Maximum length of the event text for an invalid request."""
 LEAST = 60.0
 """Minimum number of seconds that each start of a lab counts as, and that must be left for another start."""
+UNREACHABLE = "its node is silent"
+"""`detail` of a lab whose node is unreachable."""
 PROVISIONED_WITHIN = 600.0
 """Seconds in which a lab with a node must become available."""
 
@@ -217,7 +219,7 @@ def observe(record: LabUser, handle: VmHandle, now: float, *, silent: bool = Fal
         server_id=handle.machine,
         address=handle.address if access is None else access.host,
         port=22 if access is None else access.port,
-        detail="its node is silent" if silent else handle.detail or ("" if readiness is None else readiness.cause),
+        detail=UNREACHABLE if silent else handle.detail or ("" if readiness is None else readiness.cause),
     )
     if lab.phase is LabPhase.PROVISIONING:
         new = replace(new, provisioned_by=_limit(lab, handle, now), expires_at=_end(lab, handle, now))

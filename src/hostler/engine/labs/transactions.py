@@ -11,6 +11,7 @@ import msgspec
 
 from hostler.engine.labs.catalogue import labels_of, node_labels_of
 from hostler.engine.labs.decide import kept_until
+from hostler.engine.labs.state_machine import UNREACHABLE
 from hostler.engine.runtime.guarded_writer import Txn
 from hostler.engine.vm_changes import put_changed
 from hostler.keys.families import HANDLE, NAME, VM
@@ -157,8 +158,6 @@ def _lab(entry: Entry[LabUser], record: LabUser) -> Put:
     return Put(entry.key, LAB.encode(record))
 
 
-SILENT = "its node is silent"
-"""`detail` of a lab whose node is unreachable (`state_machine.observe`)."""
 DROPPED = {
     "reshaped": "its template is no longer in use",
     "replaced": "it did not become ready",
@@ -199,7 +198,7 @@ def cause(seen: LabSnapshot, new: LabUser | None, silence: str) -> Entry[Any] | 
     """Return the cause of a decision: the newest record that was read, or the outage of its node."""
     old = None if seen.entry is None else seen.entry.value.lab
     lab = None if new is None else new.lab
-    if silence and lab is not None and lab.detail == SILENT and (old is None or old.detail != SILENT):
+    if silence and lab is not None and lab.detail == UNREACHABLE and (old is None or old.detail != UNREACHABLE):
         return silence
     found = [entry for entry in (seen.entry, seen.vm, seen.handle, *seen.strays) if entry is not None]
     return max(found, key=lambda entry: entry.mod_revision) if found else ""

@@ -83,7 +83,7 @@ class Decision:
     The text is built from the observed values when it is first requested.
     """
 
-    __slots__ = ("_tell", "_told", "node", "score")
+    __slots__ = ("_tell", "_told", "node", "score", "why_not")
 
     def __init__(
         self,
@@ -96,8 +96,17 @@ class Decision:
     ) -> None:
         """`score`: 0 to 100; 0 without a node. `tell` returns reasons and summary, in place of these."""
         self.node, self.score = node, score
+        self.why_not = ""
+        """Why no node is suitable, without the words that introduce it in `summary`; empty: one is."""
         self._tell = tell
         self._told = (reasons, summary) if tell is None else None
+
+    @classmethod
+    def no_node(cls, why: str, reasons: tuple[Reason, ...]) -> Decision:
+        """Return the decision that no node is suitable."""
+        decision = cls(node=None, score=0.0, reasons=reasons, summary=f"no node will do: {why}")
+        decision.why_not = why
+        return decision
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -112,9 +121,11 @@ class Decision:
     def adding(self, reason: Reason) -> Decision:
         """Return the same decision with one more reason, which comes first."""
         reasons, summary = self._in_words()
-        return Decision(
+        more = Decision(
             node=self.node, score=self.score, reasons=(reason, *reasons), summary=f"{summary}; {reason.why}"
         )
+        more.why_not = self.why_not
+        return more
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decision):

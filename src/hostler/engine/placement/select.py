@@ -77,7 +77,7 @@ def _among_few(demand: Demand, cluster: Cluster) -> Decision:
     reasons += [Reason(subject=slot.node, why="; ".join(explain.against(demand, slot))) for slot in rest]
     kept = explain.limit_reasons(reasons, nodes=True)
     if not scored:
-        return Decision(node=None, score=0.0, reasons=kept, summary=_refusal(demand, rest).summary)
+        return Decision.no_node(_refusal(demand, rest).why_not, kept)
     best = scored[0]
     summary = f"node {best[3].node}: score {best[0]:.1f}, the best of {len(scored)} that will do, of {len(cluster)}"
     return Decision(node=best[3].node, score=best[0], reasons=kept, summary=summary)
@@ -161,5 +161,4 @@ def _refusal(demand: Demand, slots: Iterable[NodeSlot]) -> Decision:
         reasons.append(explain.group("for other reasons", rest, ()))
     told = "; ".join(explain.sentence(len(group.slots), group.said) for group in groups[:_TOLD])
     more = "; and others" if len(groups) > _TOLD else ""
-    summary = f"no node will do: {told}{more}" if groups else "no node will do: there is none"
-    return Decision(node=None, score=0.0, reasons=explain.limit_reasons(reasons), summary=summary)
+    return Decision.no_node(f"{told}{more}" if groups else "there is none", explain.limit_reasons(reasons))
