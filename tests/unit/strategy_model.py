@@ -14,7 +14,7 @@ import msgspec
 
 from hostler.engine.deployments.call_metrics import NOTHING, Measured
 from hostler.engine.deployments.phases import trial, weight_of
-from hostler.engine.deployments.strategy import Aim, Count, VersionSet, aim
+from hostler.engine.deployments.strategy import Aim, Count, RolloutSnapshot, VersionSet, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase, Retries
 
@@ -104,16 +104,18 @@ class Model:
 
     def aimed(self, *, placeable: bool = True) -> Aim:
         return aim(
-            self.spec,
-            "production",
-            self.number,
-            self.rollback,
-            self.deployment,
-            self.counts(),
-            retries=self.retries,
-            measured=self.measured,
+            RolloutSnapshot(
+                self.spec,
+                "production",
+                self.number,
+                self.rollback,
+                self.deployment,
+                self.counts(),
+                retries=self.retries,
+                measured=self.measured,
+                placeable=placeable,
+            ),
             now=self.now,
-            placeable=placeable,
         )
 
     def step(self) -> bool:

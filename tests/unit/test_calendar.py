@@ -13,7 +13,7 @@ from controller_world import node as member
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RECORD_EVERY, Calendar
 from hostler.engine.labs import state_machine
-from hostler.engine.labs.decide import Act, decide
+from hostler.engine.labs.decide import Act, LabConditions, decide
 from hostler.entry.doctor.examination import _clocks
 from hostler.keys.cache import Cache
 from hostler.keys.families import (
@@ -216,14 +216,14 @@ def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
         state_machine.start(None, "ada", 5, catalogue=catalogue, now=0.0, switch=False), "v", catalogue.default, 0.0
     )
     late = DAY * 30
-    ended = decide(record, None, None, catalogue=catalogue, now=late)
+    ended = decide(record, None, None, LabConditions(catalogue=catalogue), now=late)
     assert ended.act is Act.GONE
-    deleted = decide(record, None, None, catalogue=catalogue, now=late, expires=False)
+    deleted = decide(record, None, None, LabConditions(catalogue=catalogue, expires=False), now=late)
     assert deleted.record is not None
     assert deleted.record.news[-1].reason == "its machine was deleted"  # that is certain without a calendar
     gone = state_machine.gone(state_machine.stop(record, "ada", 5, now=1.0), 1.0, catalogue)
-    assert decide(gone, None, None, catalogue=catalogue, now=late).act is Act.FORGET
-    assert decide(gone, None, None, catalogue=catalogue, now=late, expires=False).act is Act.NOTHING
+    assert decide(gone, None, None, LabConditions(catalogue=catalogue), now=late).act is Act.FORGET
+    assert decide(gone, None, None, LabConditions(catalogue=catalogue, expires=False), now=late).act is Act.NOTHING
 
 
 def test_nodes_that_contradicted_and_fell_silent_are_not_forgotten_at_once() -> None:

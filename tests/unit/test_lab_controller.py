@@ -15,7 +15,7 @@ from hostler.engine.labs import state_machine
 from hostler.engine.labs.admission import UNPLACED
 from hostler.engine.labs.catalogue import digest, shape_of
 from hostler.engine.labs.controller import REST, LabController
-from hostler.engine.labs.decide import KEPT, SPARE, Act, decide, kept_until
+from hostler.engine.labs.decide import KEPT, SPARE, Act, LabConditions, decide, kept_until
 from hostler.engine.labs.transactions import Claim
 from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import LeadershipLost
@@ -56,7 +56,7 @@ def handle(state: MachineState = MachineState.RUNNING, **changes: Any) -> VmHand
 
 
 def decided(record: LabUser, vm: VirtualMachine | None, seen: VmHandle | None, now: float) -> Any:
-    return decide(record, vm, seen, catalogue=CATALOGUE, now=now)
+    return decide(record, vm, seen, LabConditions(catalogue=CATALOGUE), now=now)
 
 
 def test_what_is_seen_is_written_once() -> None:
@@ -72,23 +72,27 @@ def test_l48_a_lab_may_end_when_nobody_comes_back_to_its_terminal() -> None:
     """L48: five minutes after the last terminal; not where nobody was there, nor before this leader has waited."""
     ends = LabCatalogue(default=replace(CATALOGUE.default, end_with_terminal=True))
     record = state_machine.observe(provisioned(), handle(), 1.0)
-    assert decide(record, machine(), handle(), catalogue=ends, now=700.0).act is Act.NOTHING, "nobody was there yet"
+    assert decide(record, machine(), handle(), LabConditions(catalogue=ends), now=700.0).act is Act.NOTHING, (
+        "nobody was there yet"
+    )
     record = state_machine.record_attendance(record, 1, 100.0, 101.0)
     assert state_machine.record_attendance(record, 1, 99.0, 102.0) is record, "an older note came late"
     assert state_machine.record_attendance(record, 2, 200.0, 201.0) is record, "it is about another lab"
-    step = decide(record, machine(), handle(), catalogue=ends, now=399.0)
+    step = decide(record, machine(), handle(), LabConditions(catalogue=ends), now=399.0)
     assert (step.act, step.until) == (Act.NOTHING, 400.0)
-    over = decide(record, machine(), handle(), catalogue=ends, now=400.0)
+    over = decide(record, machine(), handle(), LabConditions(catalogue=ends), now=400.0)
     assert over.act is Act.DELETE
     assert over.record is not None
     assert over.record.lab is not None
     assert over.record.lab.ending is LabEvent.STOPPED
     assert "terminal" in over.record.lab.ending_reason
     back = state_machine.record_attendance(record, 1, 390.0, 390.0)
-    assert decide(back, machine(), handle(), catalogue=ends, now=400.0).until == 690.0
-    restarted = decide(record, machine(), handle(), catalogue=ends, now=400.0, since=350.0)
+    assert decide(back, machine(), handle(), LabConditions(catalogue=ends), now=400.0).until == 690.0
+    restarted = decide(record, machine(), handle(), LabConditions(catalogue=ends, since=350.0), now=400.0)
     assert (restarted.act, restarted.until) == (Act.NOTHING, 650.0)
-    assert decide(record, machine(), handle(), catalogue=CATALOGUE, now=700.0).act is Act.NOTHING, "it is an option"
+    assert decide(record, machine(), handle(), LabConditions(catalogue=CATALOGUE), now=700.0).act is Act.NOTHING, (
+        "it is an option"
+    )
 
 
 def test_it_is_warned_once_and_ends_after_its_grace() -> None:
@@ -104,9 +108,9 @@ def test_it_is_warned_once_and_ends_after_its_grace() -> None:
 def test_it_is_warned_in_the_second_half_of_its_life_at_the_earliest() -> None:
     early = LabCatalogue(default=replace(CATALOGUE.default, warn=5000.0))
     record = state_machine.observe(provisioned(), handle(), 1.0)
-    step = decide(record, machine(), handle(), catalogue=early, now=2.0)
+    step = decide(record, machine(), handle(), LabConditions(catalogue=early), now=2.0)
     assert (step.act, step.until) == (Act.NOTHING, 500.0)
-    step = decide(record, machine(), handle(), catalogue=early, now=500.0)
+    step = decide(record, machine(), handle(), LabConditions(catalogue=early), now=500.0)
     assert (step.act, step.record.news[-1].event) == (Act.WRITE, LabEvent.EXPIRES_SOON)  # type: ignore[union-attr]
 
 
@@ -131,7 +135,7 @@ def test_the_limit_counts_from_when_a_node_has_room() -> None:
     late = LabCatalogue(default=replace(CATALOGUE.default, life=5000.0))
     slow = replace(placed, lab=replace(placed.lab, expires_at=5000.0, grace=0.0))
     seen = handle(MachineState.CREATING)
-    over = decide(slow, machine(expires_at=5000.0 + SPARE), seen, catalogue=late, now=1300.0)
+    over = decide(slow, machine(expires_at=5000.0 + SPARE), seen, LabConditions(catalogue=late), now=1300.0)
     assert (over.act, over.record.lab.ending) == (Act.DELETE, LabEvent.FAILED)
     assert "creating" in over.record.lab.ending_reason
 

@@ -9,7 +9,7 @@ import pytest
 
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.catalogue import shape_of
-from hostler.engine.labs.decide import SPARE, Act, decide
+from hostler.engine.labs.decide import SPARE, Act, LabConditions, decide
 from hostler.engine.labs.queue_consumer import Rules
 from hostler.model.lab import ORG, REDIS_DOOR, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, VirtualMachine, VmHandle
@@ -42,7 +42,7 @@ def test_a_lab_from_redis_whose_machine_has_a_forwarded_port_fails_with_that_rea
     vm = VirtualMachine(**fields, spec=spec, expires_at=1100.0 + SPARE)
     access = Access(host="::1", port=port, user="student", host_keys=())
     seen = VmHandle(id="v", node="r1-1", state=MachineState.RUNNING, seen_at=0.0, access=access)
-    step = decide(provisioned(door), vm, seen, catalogue=CATALOGUE, now=1.0)
+    step = decide(provisioned(door), vm, seen, LabConditions(catalogue=CATALOGUE), now=1.0)
     assert step.record is not None
     lab = step.record.lab
     assert lab is not None

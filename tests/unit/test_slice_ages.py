@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostler.engine.deployments.call_metrics import NOTHING
 from hostler.engine.deployments.instance_index import Ages
-from hostler.engine.deployments.strategy import Aim, Count, VersionSet, aim
+from hostler.engine.deployments.strategy import Aim, Count, RolloutSnapshot, VersionSet, aim
 from hostler.model.deployment import SliceSpec, Strategy, StrategyKind
 from hostler.model.rollout import Deployment, Phase
 
@@ -46,11 +46,13 @@ def look(phase: Phase, kind: StrategyKind, weights: dict[str, int], new: Count, 
         changed_at=NOW - 60,
     )
     return aim(
-        *(spec, "shop", 2, False, standing, {OLD: Count(there=2, ready=2), NEW: new}),
-        retries={},
-        measured=lambda _: NOTHING,
+        RolloutSnapshot(
+            *(spec, "shop", 2, False, standing, {OLD: Count(there=2, ready=2), NEW: new}),
+            retries={},
+            measured=lambda _: NOTHING,
+            placeable=True,
+        ),
         now=NOW,
-        placeable=True,
     )
 
 

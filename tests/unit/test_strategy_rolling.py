@@ -8,7 +8,7 @@ from strategy_model import V1, V2, V3, Habits, running, slice_spec
 from strategy_model import Model as Cluster
 
 from hostler.engine.deployments.call_metrics import NOTHING
-from hostler.engine.deployments.strategy import Count, VersionSet, aim
+from hostler.engine.deployments.strategy import Count, RolloutSnapshot, VersionSet, aim
 from hostler.model.deployment import SliceSettings, Strategy
 from hostler.model.rollout import Deployment, Phase, Retries
 
@@ -267,16 +267,18 @@ def test_old_instances_that_crashed_wait_for_their_turn_unless_their_place_is_mi
 
     def old(placeable: bool) -> int:
         found = aim(
-            slice_spec(V2),
-            "b",
-            2,
-            False,
-            standing,
-            {VersionSet(V1): Count(there=3, ready=1)},
-            retries={},
-            measured=lambda _: NOTHING,
+            RolloutSnapshot(
+                slice_spec(V2),
+                "b",
+                2,
+                False,
+                standing,
+                {VersionSet(V1): Count(there=3, ready=1)},
+                retries={},
+                measured=lambda _: NOTHING,
+                placeable=placeable,
+            ),
             now=10.0,
-            placeable=placeable,
         )
         assert found.spare == ()
         return dict(found.wants).get(VersionSet(V1), 0)
@@ -323,16 +325,18 @@ def test_a_verdict_on_an_earlier_attempt_does_not_count(phase: Phase) -> None:
     )
     for at, after in ((49.0, phase), (51.0, Phase.BACKING_OUT)):
         found = aim(
-            slice_spec(V2),
-            "b",
-            2,
-            False,
-            standing,
-            {VersionSet(V1): Count(there=3, ready=3), VersionSet(V2): Count(there=1)},
-            retries={V2: Retries(failures=5, given_up=True, at=at)},
-            measured=lambda _: NOTHING,
+            RolloutSnapshot(
+                slice_spec(V2),
+                "b",
+                2,
+                False,
+                standing,
+                {VersionSet(V1): Count(there=3, ready=3), VersionSet(V2): Count(there=1)},
+                retries={V2: Retries(failures=5, given_up=True, at=at)},
+                measured=lambda _: NOTHING,
+                placeable=True,
+            ),
             now=60.0,
-            placeable=True,
         )
         assert found.deployment is not None
         assert found.deployment.phase is after

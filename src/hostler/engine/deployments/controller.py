@@ -18,7 +18,7 @@ from hostler.engine.deployments.failed_instances import Remedy
 from hostler.engine.deployments.instance_placement import Loading, Loads
 from hostler.engine.deployments.rebalance import Rebalance
 from hostler.engine.deployments.state_machine import Limits
-from hostler.engine.deployments.strategy import aim
+from hostler.engine.deployments.strategy import RolloutSnapshot, aim
 from hostler.engine.deployments.version_set import NOBODY, new_side
 from hostler.engine.runtime.controller import BatchController
 from hostler.engine.runtime.guarded_writer import LAG, Txn, Why
@@ -249,17 +249,19 @@ class DeploymentController(BatchController):
         counts = roster.counts(self._clock.wall(), self._min_ready)
         takes = fleet.ground.takes({} if spec is None else spec.node_labels)
         aims = aim(
-            spec,
-            wish.name,
-            wish.number,
-            revision is not None and revision.rollback_to > 0,
-            None if deployment is None else deployment.value,
-            counts,
-            retries={} if afresh else self._retries_of(base),
-            measured=self._measured,
+            RolloutSnapshot(
+                spec,
+                wish.name,
+                wish.number,
+                revision is not None and revision.rollback_to > 0,
+                None if deployment is None else deployment.value,
+                counts,
+                retries={} if afresh else self._retries_of(base),
+                measured=self._measured,
+                placeable=takes,
+                retry=afresh or not is_news,
+            ),
             now=self._clock.wall(),
-            placeable=takes,
-            retry=afresh or not is_news,
         )
         if await self._advance(base, wish, deployment, aims, self._retry_entries(base) if afresh else ()):
             return True

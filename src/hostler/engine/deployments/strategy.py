@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from hostler.engine.deployments import autoscale
@@ -45,42 +46,47 @@ PROOF_EVERY = 0.5
 """Seconds between two checks whether new instances have been ready long enough."""
 
 
-def aim(  # noqa: PLR0917 - the spec, then the status
-    spec: SliceSpec | None,
-    blueprint: str,
-    number: int,
-    rollback: bool,
-    deployment: Deployment | None,
-    counts: Mapping[VersionSet, Count],
-    *,
-    retries: Mapping[str, Retries],
-    measured: Callable[[str], Measured],
-    now: float,
-    placeable: bool,
-    retry: bool = True,
-) -> Aim:
-    """Return the aim for a slice. `spec` None: no blueprint names it. `number`: of the blueprint's revision.
+class RolloutSnapshot(msgspec.Struct, frozen=True):
+    """What a decision about the rollout of a slice is based on: the spec, then the status."""
 
-    `retry`: whether a new revision is a reason to try again a version that was given up.
+    spec: SliceSpec | None
+    """None: no blueprint names it."""
+    blueprint: str
+    number: int
+    """Of the blueprint's revision."""
+    rollback: bool
+    deployment: Deployment | None
+    counts: Mapping[VersionSet, Count]
+    retries: Mapping[str, Retries]
+    measured: Callable[[str], Measured]
+    placeable: bool
+    retry: bool = True
+    """Whether a new revision is a reason to try again a version that was given up."""
+
+
+def aim(snapshot: RolloutSnapshot, *, now: float) -> Aim:
+    """Return the aim for a slice.
 
     Decide again after the deployment was written, too: some steps wait until routers can know of the previous one.
     """
+    spec, deployment = snapshot.spec, snapshot.deployment
     if spec is None:
-        return _removal_aim(deployment, counts, now)
+        return _removal_aim(deployment, snapshot.counts, now)
     standing = deployment
     if standing is not None:
-        standing = autoscale.scaled_deployment(spec, standing, measured, now)
+        standing = autoscale.scaled_deployment(spec, standing, snapshot.measured, now)
     look = VersionSnapshot(
         spec=spec,
         wished=autoscale.desired_count(spec, standing.scale if standing else None),
-        counts=counts,
-        retries=retries,
-        measured=measured,
+        counts=snapshot.counts,
+        retries=snapshot.retries,
+        measured=snapshot.measured,
         now=now,
-        placeable=placeable,
+        placeable=snapshot.placeable,
     )
+    blueprint, number = snapshot.blueprint, snapshot.number
     if standing is None or is_news(spec, blueprint, number, standing):
-        standing = start_rollout(blueprint, number, standing, look, rollback=rollback, retry=retry)
+        standing = start_rollout(blueprint, number, standing, look, rollback=snapshot.rollback, retry=snapshot.retry)
     after = advance(standing, look)
     wants, spare = shares(deployment, after, look)
     return Aim(

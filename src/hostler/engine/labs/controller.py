@@ -21,7 +21,7 @@ from hostler.engine.labs.catalogue import (
     node_labels_of,
     shape_of,
 )
-from hostler.engine.labs.decide import Act, decide
+from hostler.engine.labs.decide import Act, LabConditions, decide
 from hostler.engine.labs.lab_cache import LabCache
 from hostler.engine.labs.transactions import LabSnapshot
 from hostler.engine.quotas import claim, counted, share
@@ -264,12 +264,14 @@ class LabController(SnapshotController[LabSnapshot]):
             record,
             None if vm is None else vm.value,
             None if handle is None else handle.value,
-            catalogue=self._catalogue(),
+            LabConditions(
+                catalogue=self._catalogue(),
+                unreachable=seen.silent,
+                never=self._fit.never(vm.value.spec, vm.value.node_labels) if vm is not None and pending else "",
+                expires=self._view.calendar.apart() is None,
+                since=self._since,
+            ),
             now=self._clock.wall(),
-            silent=seen.silent,
-            never=self._fit.never(vm.value.spec, vm.value.node_labels) if vm is not None and pending else "",
-            expires=self._view.calendar.apart() is None,
-            since=self._since,
         )
 
     def _make_room(self, lab: Lab) -> None:

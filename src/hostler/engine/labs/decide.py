@@ -59,24 +59,31 @@ class Step(msgspec.Struct, frozen=True):
 NOTHING = Step(Act.NOTHING)
 
 
+class LabConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision about a lab depends on besides its records."""
+
+    catalogue: LabCatalogue
+    unreachable: bool = False
+    """The node of its VM is unreachable."""
+    never: str = ""
+    """Why no node could ever run it, while it has none."""
+    expires: bool = True
+    """Whether expiry is in effect."""
+    since: float = 0.0
+    """When this leader began. The time after a terminal was closed counts from here at the earliest, because users may
+    not have been able to reopen it before."""
+
+
 def decide(
     record: LabUser,
     vm: VirtualMachine | None,
     handle: VmHandle | None,
+    conditions: LabConditions,
     *,
-    catalogue: LabCatalogue,
     now: float,
-    silent: bool = False,
-    never: str = "",
-    expires: bool = True,
-    since: float = 0.0,
 ) -> Step:
-    """Return the next step. `vm` and `handle` belong to the VM that the record names.
-
-    `silent`: its node is unreachable. `never`: why no node could ever run it, while it has none. `expires`: whether
-    expiry is in effect. `since`: when this leader began. The time after a terminal was closed counts from `since` at
-    the earliest, because users may not have been able to reopen it before.
-    """
+    """Return the next step. `vm` and `handle` belong to the VM that the record names."""
+    catalogue, expires = conditions.catalogue, conditions.expires
     lab = record.lab
     if lab is None:
         end = record.changed_at + KEPT
@@ -91,9 +98,9 @@ def decide(
         new = record if handle is None else state_machine.observe(record, handle, now)
         return NOTHING if new is record else Step(Act.WRITE, new)
     if handle is not None and vm is not None:
-        record = state_machine.observe(record, handle, now, silent=silent)
-    left = _left_at(record.lab or lab, catalogue, since)
-    why = _over(record.lab or lab, vm, handle, now if expires else None, never, left=left)
+        record = state_machine.observe(record, handle, now, silent=conditions.unreachable)
+    left = _left_at(record.lab or lab, catalogue, conditions.since)
+    why = _over(record.lab or lab, vm, handle, now if expires else None, conditions.never, left=left)
     if why is None:
         return _going_on(record, lab, vm, catalogue, now, left=left)
     ending = state_machine.stopping(record, *why, now)
