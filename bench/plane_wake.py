@@ -14,7 +14,7 @@ from bench.plane_fill import machine
 from bench.plane_http import until
 from bench.report import Row
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentConfig
+from hostler.engine.agent.config import AgentConfig, NodeEnv
 from hostler.engine.controllers.decision import first_command
 from hostler.errors import Unavailable
 from hostler.keys.families import COMMAND
@@ -95,7 +95,8 @@ async def _agents(store: Store, folder: Path, count: int) -> AsyncIterator[list[
             plan = AgentConfig(
                 node=f"bench-{number}", node_ttl=TTL, fencing_time=2 * TTL, look_every=3600.0, sweep_every=3600.0
             )
-            running.append(Agent(store, machines, plan, clock=clock, new_id=lambda: uuid.uuid4().hex))
+            env = NodeEnv(store=store, machines=machines, config=plan, clock=clock, new_id=lambda: uuid.uuid4().hex)
+            running.append(Agent(env))
         try:
             tasks += [asyncio.create_task(agent.run(), name="bench: agent") for agent in running]
 

@@ -14,7 +14,7 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Simula
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentConfig
+from hostler.engine.agent.config import AgentConfig, NodeEnv
 from hostler.errors import Unavailable
 from hostler.keys.families import ALIVE, COMMAND, HANDLE, MEMBER
 from hostler.kit.virtual_loop import VirtualClock
@@ -82,17 +82,15 @@ class Stage:
         machines = SimulatedMachines(place, clock=clock, rng=self.rng, faults=faults)
         machines.step = step
         await machines.__aenter__()
-        agent = Agent(
-            store or self.store,
-            machines,
-            AgentConfig(node=node, **plan),
+        env = NodeEnv(
+            store=store or self.store,
+            machines=machines,
+            config=AgentConfig(node=node, **plan),
             clock=clock,
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",
-            peers=self,
-            memory=memory,
-            accept=accept,
         )
+        agent = Agent(env, peers=self, memory=memory, accept=accept)
         running = Running(agent, machines, place)
         self.running.append(running)
         return running

@@ -19,7 +19,7 @@ from hostler.drivers.slices.simulated import SimulatedSlices, SliceHost, SliceTi
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentConfig
+from hostler.engine.agent.config import AgentConfig, NodeEnv
 from hostler.engine.deployments.state_machine import Limits, changed_record
 from hostler.keys.families import ALIVE, ENDPOINT, SLICE
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
@@ -117,16 +117,15 @@ class Scene:
         self.slices = SimulatedSlices(
             self.place, clock=self.clock, rng=random.Random(self.rng.random()), times=self.times
         )
-        self.agent = Agent(
-            store or self.store,
-            machines,
-            AgentConfig(node=NODE, node_ttl=TTL, **plan),
+        env = NodeEnv(
+            store=store or self.store,
+            machines=machines,
+            config=AgentConfig(node=NODE, node_ttl=TTL, **plan),
             clock=self.clock,
             rng=random.Random(self.rng.random()),
             new_id=lambda: f"id-{next(self._ids)}",
-            slices=self.slices,
-            limits=LIMITS,
         )
+        self.agent = Agent(env, slices=self.slices, limits=LIMITS)
         self._task = asyncio.create_task(self.agent.run(), name="agent")
 
     async def kill(self) -> None:

@@ -12,7 +12,7 @@ from agent_stage import SPEC, Stage, stage
 
 from hostler.drivers.machines.simulated import MachineFaults, MemoryHost
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentConfig
+from hostler.engine.agent.config import AgentConfig, NodeEnv
 from hostler.engine.agent.migration import OPEN_WITHIN, READY_WITHIN, _Patient
 from hostler.errors import Refused, Unavailable
 from hostler.keys.families import ARRIVAL, COMMAND, HANDLE, MEMBER
@@ -260,7 +260,14 @@ def test_what_arrived_of_a_move_that_was_given_up_is_removed_where_the_machine_i
 def test_an_agent_that_knows_no_way_to_others_says_that_its_machines_stay() -> None:
     async def play(it: Stage) -> None:
         alone = await it.agent("a")
-        agent = Agent(it.store, alone.machines, AgentConfig(node="c"), clock=it.clock, new_id=lambda: "x")
+        env = NodeEnv(
+            store=it.store,
+            machines=alone.machines,
+            config=AgentConfig(node="c"),
+            clock=it.clock,
+            new_id=lambda: "x",
+        )
+        agent = Agent(env)
         task = asyncio.create_task(agent.run())
         await it.until(lambda: agent.state().registered)
         member = await it.member("c")

@@ -17,7 +17,7 @@ from hostler.drivers.machines.simulated import MachineFaults, MemoryHost, Odds, 
 from hostler.drivers.store.faulty import FaultyStore
 from hostler.engine.agent import session
 from hostler.engine.agent.agent import Agent
-from hostler.engine.agent.config import AgentConfig
+from hostler.engine.agent.config import AgentConfig, NodeEnv
 from hostler.engine.calendar import READ_EVERY
 from hostler.engine.cluster_id import read_identity
 from hostler.errors import Invalid
@@ -911,7 +911,8 @@ def test_an_agent_that_is_suspended_on_its_way_to_a_hold_does_not_hold_for_longe
         machines = Suspended(place, clock=it.clock, rng=it.rng)
         await machines.__aenter__()
         plan = AgentConfig(node="a", node_ttl=60.0, fencing_time=120.0)  # it is patient for 15 s
-        agent = Agent(it.store, machines, plan, clock=it.clock, rng=it.rng, new_id=lambda: "id")
+        env = NodeEnv(store=it.store, machines=machines, config=plan, clock=it.clock, rng=it.rng, new_id=lambda: "id")
+        agent = Agent(env)
         running = Running(agent, machines, place)
         it.running.append(running)
         await registered(it, running)

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from hostler.engine.agent.agent import Agent
+from hostler.engine.agent.config import NodeEnv
 from hostler.engine.controllers.brake import FENCE_EVERY, SHARE, WINDOW, Brake
 from hostler.engine.controllers.garbage_collection import KEPT, MOST, Compaction
 from hostler.engine.controllers.janitor import AUDIT_KEPT, Janitor, RetentionLimits
@@ -404,12 +405,7 @@ def build_agent(
 ) -> Agent:
     """Return the agent of a node. `limits`: of the steps of its slices. `accept_cluster`: as `accept` in `Session`."""
     return Agent(
-        store,
-        ports.machines,
-        config,
-        clock=env.clock,
-        rng=env.rng,
-        new_id=env.new_id,
+        NodeEnv(store=store, machines=ports.machines, config=config, clock=env.clock, rng=env.rng, new_id=env.new_id),
         peers=ports.peers,
         slices=ports.slices,
         limits=limits,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_
 from typing import TYPE_CHECKING
 
 from hostler.engine.agent.config import AgentState
@@ -21,17 +20,14 @@ from hostler.model.vm import MachineState
 from hostler.ports.machines import migration_of
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.cluster_id import Memory
     from hostler.engine.deployments.state_machine import Limits
-    from hostler.kit.clock import Clock
-    from hostler.ports.machines import Machine, Machines, Peers
+    from hostler.ports.machines import Machine, Peers
     from hostler.ports.slices import Slices
-    from hostler.ports.store import Store
 
 _CHUNK = 500
 """Number of machines compared before yielding to other tasks."""
@@ -44,13 +40,8 @@ class Agent:
 
     def __init__(
         self,
-        store: Store,
-        machines: Machines,
-        plan: AgentConfig,
+        env: NodeEnv,
         *,
-        clock: Clock,
-        rng: random.Random | None = None,
-        new_id: Callable[[], str],
         peers: Peers | None = None,
         slices: Slices | None = None,
         limits: Limits | None = None,
@@ -62,41 +53,28 @@ class Agent:
         `slices`: the slice runtime; without it, slices assigned to this node are ignored. `limits`: timeouts of slice
         steps. `memory`, `accept`: as in Session.
         """
-        rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
+        store, machines, plan, clock, rng = env.store, env.machines, env.config, env.clock, env.rng
         self._machines, self._plan, self._clock = machines, plan, clock
         self.commands = Cache(store, COMMAND, clock=clock, rng=rng, node=plan.node)
         self.arrivals = Cache(store, ARRIVAL, clock=clock, rng=rng, node=plan.node)
         self.session = Session(
-            store,
-            machines,
-            plan,
-            clock=clock,
-            rng=rng,
-            new_id=new_id,
+            env,
             prepare=self._prepare,
             changed=self._session_changed,
             moves=migration_of(machines) is not None and peers is not None,
             memory=memory,
             accept=accept,
         )
-        self.retained = RetainedMachines(store, machines, plan, self.commands, self.session, clock=clock, rng=rng)
+        self.retained = RetainedMachines(env, self.commands, self.session)
         self._workers = Workers(
-            store,
-            machines,
-            plan,
+            env,
             self.commands,
             self.session,
             arrivals=self.arrivals,
             peers=peers,
             keep=self.retained.schedule_check,
-            clock=clock,
-            rng=rng,
         )
-        self.slices = (
-            None
-            if slices is None
-            else SliceAgent(store, slices, plan, self.session, clock=clock, rng=rng, limits=limits)
-        )
+        self.slices = None if slices is None else SliceAgent(env, slices, self.session, limits=limits)
         self._queue = self._workers.queue
         self.commands.listen(self._command_changed)
         self.arrivals.listen(lambda key: self._queue.add(ARRIVAL.parse(key)["vm"]))

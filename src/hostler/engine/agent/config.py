@@ -1,12 +1,23 @@
-"""Configuration and state of an agent."""
+"""Configuration, environment and state of an agent."""
 
 from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hostler.errors import Invalid
 from hostler.model.name import fold
 from hostler.ports.store import check_ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hostler.kit.clock import Clock
+    from hostler.ports.machines import Machines
+    from hostler.ports.store import Store
 
 NODE_TTL = 15.0
 FENCING_TIME = 30.0
@@ -95,3 +106,16 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Number of machines removed since the start: remains of moves, and incomplete machines."""
     steps: int = 0
     reports: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEnv:
+    """What every part of an agent works with."""
+
+    store: Store
+    machines: Machines
+    config: AgentConfig
+    clock: Clock
+    new_id: Callable[[], str]
+    rng: random.Random = field(default_factory=random.Random)
+    """Spreads retries; guards nothing."""

@@ -18,17 +18,15 @@ from hostler.model.vm import MachineState, has_disk
 from hostler.ports.machines import Retention, ability, required
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterable, Sequence
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.agent.session import Session
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import RetainedRequest, VmCommand
     from hostler.model.vm import VmHandle
     from hostler.ports.machines import Label, Machine, MachinePlan, Machines, RetainedMachine
-    from hostler.ports.store import Operation, Store
+    from hostler.ports.store import Operation
 
 BATCH = 50
 """Number of records written in one transaction."""
@@ -97,18 +95,13 @@ class RetainedMachines:
 
     def __init__(
         self,
-        store: Store,
-        machines: Machines,
-        plan: AgentConfig,
+        env: NodeEnv,
         commands: Cache[VmCommand],
         session: Session,
-        *,
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
-        self._store, self._machines, self._node, self._commands = store, machines, plan.node, commands
-        self._session, self._clock, self._rng = session, clock, rng
-        self.requests = Cache(store, RETAINED_REQUEST, clock=clock, rng=rng, node=plan.node)
+        self._store, self._machines, self._node, self._commands = env.store, env.machines, env.config.node, commands
+        self._session, self._clock, self._rng = session, env.clock, env.rng
+        self.requests = Cache(env.store, RETAINED_REQUEST, clock=env.clock, rng=env.rng, node=self._node)
         self.requests.listen(lambda _: self.schedule_check())
         self._changed = asyncio.Event()
         self._failures = 0

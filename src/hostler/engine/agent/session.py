@@ -39,17 +39,14 @@ from hostler.model.node import ClockReading, Heartbeat, Lifecycle
 from hostler.ports.machines import Retention, ability, fencing_of
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.cluster_id import Memory
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import Cluster, LastControlPlane
-    from hostler.ports.machines import Machines
-    from hostler.ports.store import Comparison, KeyValue, Lease, Store
+    from hostler.ports.store import Comparison, KeyValue, Lease
 
 T = TypeVar("T")
 _log = logging.getLogger("hostler.agent")
@@ -64,13 +61,8 @@ class Session:
 
     def __init__(
         self,
-        store: Store,
-        machines: Machines,
-        plan: AgentConfig,
+        env: NodeEnv,
         *,
-        clock: Clock,
-        rng: random.Random | None,
-        new_id: Callable[[], str],
         prepare: Callable[[], Coroutine[Any, Any, None]],
         changed: Callable[[], None],
         moves: bool = False,
@@ -82,8 +74,9 @@ class Session:
         `memory` stores the control plane that the node last obeyed; without it the node obeys any. `accept`: obey the
         control plane of this store once, regardless of `memory`.
         """
+        store, machines, plan = env.store, env.machines, env.config
         self._store, self._machines, self._plan = store, machines, plan
-        self._clock, self._rng, self._new_id = clock, rng, new_id
+        self._clock, self._rng, self._new_id = env.clock, env.rng, env.new_id
         self._prepare, self._changed = prepare, changed
         self._memory, self._accept = memory, accept
         self._last: LastControlPlane | None = None
@@ -91,7 +84,7 @@ class Session:
         """The highest revision of the store that this process has seen, in the epoch that it obeys."""
         self._patience = plan.node_ttl / BEATS
         self.offering = CapacityReporter(store, machines, plan.node, self.guard, moves=moves)
-        self.holder = new_id()
+        self.holder = env.new_id()
         self.cluster = ""
         """The id of the control plane; empty until the first registration."""
         self.ids: frozenset[str] = frozenset()
@@ -117,8 +110,8 @@ class Session:
         self._over = False
         self._read_at = 0.0
         """When the clock reading was last written."""
-        self._nap = Nap(clock)
-        self._started_at = clock.wall()
+        self._nap = Nap(env.clock)
+        self._started_at = env.clock.wall()
 
     @property
     def open(self) -> bool:

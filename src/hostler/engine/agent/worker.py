@@ -40,17 +40,14 @@ from hostler.model.vm import MachineState, Power
 from hostler.ports.machines import Label, MachinePlan, Ownership, Resets, Snapshots, required
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.agent.session import Session
     from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.node import Arrival, VmCommand
-    from hostler.ports.machines import Machine, Machines, Peers
-    from hostler.ports.store import Store
+    from hostler.ports.machines import Machine, Peers
 
 STEADY = 60.0
 """A machine that ran at least this long and stopped by itself is restarted at once; otherwise after a pause."""
@@ -77,19 +74,16 @@ class Workers:
 
     def __init__(
         self,
-        store: Store,
-        machines: Machines,
-        plan: AgentConfig,
+        env: NodeEnv,
         commands: Cache[VmCommand],
         session: Session,
         *,
         arrivals: Cache[Arrival],
         peers: Peers | None,
         keep: Callable[[], None],
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
         """`keep`: called when the retained machines of this node have changed."""
+        store, machines, plan, clock, rng = env.store, env.machines, env.config, env.clock, env.rng
         self._store, self._machines, self._plan, self._keep = store, machines, plan, keep
         self._arrivals = arrivals
         self._commands, self._session, self._clock, self._rng = commands, session, clock, rng

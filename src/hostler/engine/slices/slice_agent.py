@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_
 from typing import TYPE_CHECKING
 
 from hostler.engine.deployments.state_machine import AT_REST, Limits
@@ -19,15 +18,12 @@ from hostler.kit.tasks import run_together
 from hostler.model.deployment import SliceState
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Mapping
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.agent.session import Session
-    from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance, SliceRecord
     from hostler.ports.slices import Slices
-    from hostler.ports.store import Store
 
 TOKENS = 0.05
 """Seconds during which token changes are collected before they are passed to the driver."""
@@ -40,16 +36,13 @@ class SliceAgent:
 
     def __init__(
         self,
-        store: Store,
+        env: NodeEnv,
         slices: Slices,
-        plan: AgentConfig,
         session: Session,
         *,
-        clock: Clock,
-        rng: random.Random | None = None,
         limits: Limits | None = None,
     ) -> None:
-        rng = rng or random_.Random()  # noqa: S311 - spreads retries; guards nothing
+        store, plan, clock, rng = env.store, env.config, env.clock, env.rng
         self._driver, self._plan, self._session, self._clock = slices, plan, session, clock
         self.slices = Cache(store, SLICE, clock=clock, rng=rng, node=plan.node)
         self.routers = Cache(store, ROUTER, clock=clock, rng=rng)
@@ -57,9 +50,7 @@ class SliceAgent:
             store, session, self.slices, node=plan.node, clock=clock, learned=self._compare, wrote=self._wrote
         )
         self.sight = RunningCache(slices, clock=clock, news=self._news)
-        self.workers = Workers(
-            slices, plan, session, self.ledger, self.sight, clock=clock, rng=rng, limits=limits or Limits()
-        )
+        self.workers = Workers(env, slices, session, self.ledger, self.sight, limits=limits or Limits())
         self._queue = self.workers.queue
         self._last: dict[str, Mapping[int, SliceInstance]] = {}
         self._number = 0

@@ -21,13 +21,12 @@ from hostler.ports.slices import Life, Run
 if TYPE_CHECKING:
     import random
 
-    from hostler.engine.agent.config import AgentConfig
+    from hostler.engine.agent.config import NodeEnv
     from hostler.engine.agent.session import Session
     from hostler.engine.deployments.state_machine import Limits
     from hostler.engine.slices.decide import Step
     from hostler.engine.slices.running_cache import RunningCache
     from hostler.engine.slices.status_writer import StatusWriter
-    from hostler.kit.clock import Clock
     from hostler.model.deployment import SliceInstance
     from hostler.ports.slices import Method, Running, Slices
 
@@ -51,16 +50,15 @@ class Workers:
 
     def __init__(
         self,
+        env: NodeEnv,
         slices: Slices,
-        plan: AgentConfig,
         session: Session,
         ledger: StatusWriter,
         sight: RunningCache,
         *,
-        clock: Clock,
-        rng: random.Random,
         limits: Limits,
     ) -> None:
+        plan, clock, rng = env.config, env.clock, env.rng
         self._slices, self._session, self._ledger, self._sight = slices, session, ledger, sight
         self._clock, self._rng, self._limits = clock, rng, limits
         self.queue = WorkQueue(
