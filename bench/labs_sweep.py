@@ -16,6 +16,7 @@ from bench.report import Row
 from hostler.engine.control_plane import ControlPlaneConfig, LeaderPorts
 from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.catalogue import shape_of
+from hostler.engine.labs.state_machine import LabStart
 from hostler.errors import Conflict
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB, LabNames
@@ -132,7 +133,7 @@ async def _time_repair(redis: Any, projector: LabProjector, users: list[str]) ->
 def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     """Return the records of a running lab, as the services would write them."""
     template, now, vm = catalogue.default, time.time(), uuid.uuid4().hex
-    record = state_machine.start(None, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+    record = state_machine.start(None, user, LabStart(LAB_ID, switch=False), catalogue=catalogue, now=now)
     record = state_machine.admit(record, vm, template, now)
     handle = VmHandle(
         id=vm,
@@ -145,7 +146,7 @@ def _lab(user: str, catalogue: LabCatalogue) -> list[Operation]:
     )
     record = state_machine.observe(record, handle, now)
     for _ in range(AGED):
-        record = state_machine.start(record, user, LAB_ID, catalogue=catalogue, now=now, switch=False)
+        record = state_machine.start(record, user, LabStart(LAB_ID, switch=False), catalogue=catalogue, now=now)
     assert record.lab is not None  # noqa: S101 - it has just begun
     name = f"lab-{LAB_ID}"
     machine = transactions.new_vm(user, record.lab, template, shape_of(template, ()), vm=vm, name=name, at=now)

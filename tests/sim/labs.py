@@ -11,6 +11,7 @@ from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
 from hostler.engine.control_plane import LeaderPorts
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import kept_until
+from hostler.engine.labs.state_machine import LabStart
 from hostler.errors import Conflict, Unavailable
 from hostler.keys.families import HANDLE, NAME, VM
 from hostler.keys.lab import LAB
@@ -109,7 +110,7 @@ class LabPlane(Plane):
         return await self.ask(
             user,
             lambda record, now: state_machine.start(
-                record, user, lab_id, catalogue=self.catalogue, now=now, switch=switch
+                record, user, LabStart(lab_id, switch=switch), catalogue=self.catalogue, now=now
             ),
         )
 

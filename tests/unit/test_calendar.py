@@ -14,6 +14,7 @@ from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.calendar import BELIEVED_AFTER, READ_EVERY, RECORD_AFTER, RECORD_EVERY, Calendar
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.decide import Act, LabConditions, decide
+from hostler.engine.labs.state_machine import LabStart
 from hostler.entry.doctor.examination import _clocks
 from hostler.keys.cache import Cache
 from hostler.keys.families import (
@@ -213,7 +214,10 @@ def test_alone_a_jump_of_the_calendar_is_believed_after_an_hour() -> None:
 def test_a_lab_does_not_end_by_a_calendar_that_is_in_doubt() -> None:
     catalogue = LabCatalogue()
     record = state_machine.admit(
-        state_machine.start(None, "ada", 5, catalogue=catalogue, now=0.0, switch=False), "v", catalogue.default, 0.0
+        state_machine.start(None, "ada", LabStart(5, switch=False), catalogue=catalogue, now=0.0),
+        "v",
+        catalogue.default,
+        0.0,
     )
     late = DAY * 30
     ended = decide(record, None, None, LabConditions(catalogue=catalogue), now=late)

@@ -16,6 +16,7 @@ from hostler.engine.labs.admission import UNPLACED
 from hostler.engine.labs.catalogue import digest, shape_of
 from hostler.engine.labs.controller import REST, LabController
 from hostler.engine.labs.decide import KEPT, SPARE, Act, LabConditions, decide, kept_until
+from hostler.engine.labs.state_machine import LabStart
 from hostler.engine.labs.transactions import Claim
 from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import LeadershipLost
@@ -40,7 +41,7 @@ RUNNING, STOPPING, WAITING = LabPhase.RUNNING, LabPhase.STOPPING, LabPhase.WAITI
 
 
 def provisioned(at: float = 0.0) -> LabUser:
-    record = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=at, switch=False)
+    record = state_machine.start(None, "ada", LabStart(5, switch=False), catalogue=CATALOGUE, now=at)
     return state_machine.admit(record, "v", CATALOGUE.default, at)
 
 
@@ -197,7 +198,7 @@ async def led(world: World, name: str = "l1", **options: Any) -> tuple[Leader, L
 async def wished(world: World, user: str, *, before: float = 0.0) -> LabUser:
     entry, now = await LAB.get(world.raw, user=user), world.clock.wall() - before
     record = state_machine.start(
-        None if entry is None else entry.value, user, 5, catalogue=CATALOGUE, now=now, switch=False
+        None if entry is None else entry.value, user, LabStart(5, switch=False), catalogue=CATALOGUE, now=now
     )
     await world.raw.put(LAB.fill(user=user), LAB.encode(record))
     return record

@@ -11,6 +11,7 @@ from hostler.engine.labs import state_machine
 from hostler.engine.labs.catalogue import shape_of
 from hostler.engine.labs.decide import SPARE, Act, LabConditions, decide
 from hostler.engine.labs.queue_consumer import Rules
+from hostler.engine.labs.state_machine import LabStart
 from hostler.model.lab import ORG, REDIS_DOOR, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, VirtualMachine, VmHandle
 from hostler.ports.inbox import Taken
@@ -20,7 +21,7 @@ CATALOGUE = LabCatalogue(default=LabTemplate(life=1000.0, grace=100.0))
 
 def asked(record: LabUser | None = None, lab_id: int = 5, door: str = REDIS_DOOR, **more: Any) -> LabUser:
     return state_machine.start(
-        record, "ada", lab_id, catalogue=CATALOGUE, now=0.0, **{"switch": False, "door": door, **more}
+        record, "ada", LabStart(lab_id, **{"switch": False, "door": door, **more}), catalogue=CATALOGUE, now=0.0
     )
 
 

@@ -13,6 +13,7 @@ from hostler.drivers.inbox.memory import MemoryLabRecords, MemoryRedis
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.projector import BATCH, LabProjector
+from hostler.engine.labs.state_machine import LabStart
 from hostler.engine.view import View
 from hostler.errors import Unavailable
 from hostler.keys.lab import LAB
@@ -349,7 +350,11 @@ def test_the_record_is_that_of_the_last_change() -> None:
             user = f"u{rng.randrange(5)}"
             entry = await LAB.get(one.store, user=user)
             record = state_machine.start(
-                None if entry is None else entry.value, user, 5, catalogue=LabCatalogue(), now=float(turn), switch=False
+                None if entry is None else entry.value,
+                user,
+                LabStart(5, switch=False),
+                catalogue=LabCatalogue(),
+                now=float(turn),
             )
             if rng.random() < 0.3:
                 record = state_machine.stop(record, user, None, now=float(turn))

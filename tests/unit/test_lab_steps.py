@@ -10,6 +10,7 @@ import pytest
 from hostler.drivers.store.memory import MemoryStore
 from hostler.engine.labs import state_machine, transactions
 from hostler.engine.labs.catalogue import shape_of
+from hostler.engine.labs.state_machine import LabStart
 from hostler.engine.labs.transactions import Claim, LabSnapshot, new_vm
 from hostler.keys.entry import Entry
 from hostler.keys.families import HANDLE, NAME, VM
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hostler.engine.runtime.guarded_writer import Txn
 
 CATALOGUE = LabCatalogue()
-WAITS = state_machine.start(None, "ada", 5, catalogue=CATALOGUE, now=0.0, switch=False)
+WAITS = state_machine.start(None, "ada", LabStart(5, switch=False), catalogue=CATALOGUE, now=0.0)
 RECORD = state_machine.admit(WAITS, "v", CATALOGUE.default, 0.0)
 AT: dict[str, Any] = {"org": ORG, "project": "ada", "vm": "v"}
 assert RECORD.lab is not None

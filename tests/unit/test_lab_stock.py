@@ -30,6 +30,7 @@ from hostler.engine.labs.pool_decide import (
     project_of,
     work,
 )
+from hostler.engine.labs.state_machine import LabStart
 from hostler.engine.runtime.env import ControllerEnv
 from hostler.engine.view import View
 from hostler.errors import QuotaExceeded
@@ -230,7 +231,7 @@ async def pool_of(store: MemoryStore, clock: VirtualClock) -> LabPool:
 async def asked(store: MemoryStore, user: str) -> Entry[LabUser]:
     catalogue = LabCatalogue(labs={"5": TEMPLATE})
     return await LAB.create(
-        store, state_machine.start(None, user, 5, catalogue=catalogue, now=0.0, switch=False), user=user
+        store, state_machine.start(None, user, LabStart(5, switch=False), catalogue=catalogue, now=0.0), user=user
     )
 
 

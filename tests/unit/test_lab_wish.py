@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hostler.engine.labs import state_machine
+from hostler.engine.labs.state_machine import LabStart
 from hostler.model.lab import NEWS_KEPT, Lab, LabCatalogue, LabEvent, LabPhase, LabTemplate, LabUser
 from hostler.model.vm import Access, MachineState, Readiness, Step, VmHandle
 
@@ -43,7 +44,7 @@ def having(phase: LabPhase | None, **more: Any) -> LabUser:
 
 
 def start(record: LabUser | None, lab_id: int, *, switch: bool = False) -> LabUser:
-    return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=NOW, switch=switch)
+    return state_machine.start(record, "mia", LabStart(lab_id, switch=switch), catalogue=CATALOGUE, now=NOW)
 
 
 def handle(state: MachineState = MachineState.RUNNING, step: Step | None = None, **more: Any) -> VmHandle:
@@ -175,14 +176,14 @@ def test_a_refusal_says_what_there_is() -> None:
     assert last(start(None, 9))[2] == "there is no lab 9; there are 3, 5, 12"
     assert last(start(having(RUNNING), 5))[2] == "lab 3 is active; stop it first"
     many = LabCatalogue(labs={str(number): LabTemplate() for number in range(10, 99)})
-    said = last(state_machine.start(None, "mia", 9, catalogue=many, now=NOW, switch=False))[2]
+    said = last(state_machine.start(None, "mia", LabStart(9, switch=False), catalogue=many, now=NOW))[2]
     assert said.endswith("28, 29, …")
-    none = state_machine.start(None, "mia", 9, catalogue=LabCatalogue(labs={}), now=NOW, switch=False)
+    none = state_machine.start(None, "mia", LabStart(9, switch=False), catalogue=LabCatalogue(labs={}), now=NOW)
     assert last(none)[2] == "there is no lab 9; the catalogue is empty"
 
 
 def test_without_a_catalogue_every_lab_is_the_default() -> None:
-    record = state_machine.start(None, "mia", 2**31 - 1, catalogue=LabCatalogue(), now=NOW, switch=False)
+    record = state_machine.start(None, "mia", LabStart(2**31 - 1, switch=False), catalogue=LabCatalogue(), now=NOW)
     assert last(record)[:2] == (E.REQUESTED, 2**31 - 1)
 
 
@@ -402,7 +403,7 @@ def stepped(record: LabUser | None, step: tuple[Any, ...], now: float) -> LabUse
     """One step of a story; each lab's machine is called after its generation, and older ones are seen too."""
     match step:
         case ("start", lab_id, switch):
-            return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=switch)
+            return state_machine.start(record, "mia", LabStart(lab_id, switch=switch), catalogue=CATALOGUE, now=now)
         case ("stop", lab_id):
             return state_machine.stop(record, "mia", lab_id, now=now)
         case ("extend", lab_id):
@@ -477,7 +478,7 @@ def test_a_lab_that_waits_for_longer_than_its_life_is_not_shown_as_over() -> Non
 
 
 def own_start(record: LabUser | None, now: float, lab_id: int = 3) -> LabUser:
-    return state_machine.start(record, "mia", lab_id, catalogue=CATALOGUE, now=now, switch=False, own=True)
+    return state_machine.start(record, "mia", LabStart(lab_id, switch=False, own=True), catalogue=CATALOGUE, now=now)
 
 
 def admit(record: LabUser, now: float, **more: Any) -> LabUser:
@@ -512,7 +513,9 @@ def test_a_lab_that_its_user_starts_again_goes_on_with_the_time_that_is_left() -
 def test_a_teacher_and_a_front_end_start_a_lab_for_its_whole_life() -> None:
     record = had(LabUser(user="mia", changed_at=0.0), 1000.0, 600.0)
     for door in ("", "redis"):
-        started = state_machine.start(record, "mia", 3, catalogue=CATALOGUE, now=2000.0, switch=False, door=door)
+        started = state_machine.start(
+            record, "mia", LabStart(3, switch=False, door=door), catalogue=CATALOGUE, now=2000.0
+        )
         started = admit(started, 2000.0)
         assert started.lab is not None
         assert started.lab.expires_at == 2600.0

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from hostler.engine.labs import state_machine
+from hostler.engine.labs.state_machine import LabStart
 from hostler.errors import Closed, Damaged, Invalid, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, check_user, user_of_request
 from hostler.kit.rate_limit import Backoff
@@ -24,15 +25,13 @@ from hostler.ports.inbox import BRACKETS, Taken
 from hostler.ports.store import CreateRevision, Get, KeyValue
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterable, Sequence
 
+    from hostler.engine.runtime.env import ControllerEnv
     from hostler.keys.cache import Cache
     from hostler.keys.entry import Entry
-    from hostler.kit.clock import Clock
     from hostler.model.lab import LabCatalogue, LabUser
     from hostler.ports.inbox import Inbox, QueueName
-    from hostler.ports.store import Store
 
     Change: TypeAlias = Callable[[LabUser | None, float], LabUser]
 
@@ -130,7 +129,11 @@ class Rules(msgspec.Struct, frozen=True):
                 user,
                 lab_id,
                 lambda record, now: state_machine.start(
-                    record, user, lab_id, catalogue=self.catalogue(), now=now, switch=self.switch, door=REDIS_DOOR
+                    record,
+                    user,
+                    LabStart(lab_id, switch=self.switch, door=REDIS_DOOR),
+                    catalogue=self.catalogue(),
+                    now=now,
                 ),
                 lambda record: state_machine.is_for_after_a_stop(
                     record, lab_id, catalogue=self.catalogue(), switch=self.switch
@@ -146,28 +149,31 @@ class Rules(msgspec.Struct, frozen=True):
         )
 
 
+class WorkerPresence(msgspec.Struct, frozen=True):
+    """The record of a worker. Its key must still have the create revision `since` for every write."""
+
+    worker: str
+    key: str
+    since: int
+
+
 class QueueConsumer:
-    """A consumer. The key `presence` must still have the create revision `since` for every write."""
+    """A consumer, which writes only while its presence is unchanged."""
 
     def __init__(
         self,
-        store: Store,
+        env: ControllerEnv,
         inbox: Inbox,
         labs: Cache[LabUser],
         rules: Rules,
+        presence: WorkerPresence,
         *,
-        worker: str,
-        presence: str,
-        since: int,
-        clock: Clock,
-        rng: random.Random,
-        tell: Callable[[str], None],
         counters: dict[str, int],
         width: int,
     ) -> None:
-        self._store, self._inbox, self._labs, self._rules = store, inbox, labs, rules
-        self._worker, self._presence, self._since = worker, presence, since
-        self._clock, self._rng, self._tell, self._counters, self._width = clock, rng, tell, counters, width
+        self._store, self._inbox, self._labs, self._rules = env.store, inbox, labs, rules
+        self._worker, self._presence, self._since = presence.worker, presence.key, presence.since
+        self._clock, self._rng, self._tell, self._counters, self._width = env.clock, env.rng, env.tell, counters, width
         self._waiting = 0  # held requests that wait for a rate limit
         self._least = max(1, width // 4)  # minimum room before taking more: each take is a round trip
         self._held: dict[str, Taken] = {}  # by token: in progress, or waiting to be settled

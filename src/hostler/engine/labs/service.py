@@ -25,6 +25,7 @@ import msgspec
 from hostler.engine.labs import state_machine
 from hostler.engine.labs.admission import WaitingList
 from hostler.engine.labs.catalogue import problems_of
+from hostler.engine.labs.state_machine import LabStart
 from hostler.engine.request import Written, check_limit
 from hostler.errors import Damaged, Forbidden, Invalid, NotFound
 from hostler.keys.lab import LAB, check_user
@@ -141,7 +142,9 @@ class LabService:
 
         def change(record: LabUser | None, now: float) -> LabUser:
             catalogue, switch = self._catalogue(), self._switch
-            return state_machine.start(record, user, lab_id, catalogue=catalogue, now=now, switch=switch, own=own)
+            return state_machine.start(
+                record, user, LabStart(lab_id, switch=switch, own=own), catalogue=catalogue, now=now
+            )
 
         return await self._request(request, "lab.start", user, change)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hostler.model.lab import NEWS_KEPT, Lab, LabEvent, LabNews, LabPhase, LabUse, LabUser, utc_time
@@ -43,18 +44,26 @@ def mark_processed(record: LabUser, queue: str, token: str, *, at: float | None 
 # Requests of users
 
 
+class LabStart(Struct, frozen=True):
+    """A request to start a lab. `own`, `door`: as in `Lab`."""
+
+    lab_id: int
+    switch: bool
+    """Whether it replaces another lab."""
+    own: bool = False
+    door: str = ""
+
+
 def start(
     record: LabUser | None,
     user: str,
-    lab_id: int,
+    request: LabStart,
     *,
     catalogue: LabCatalogue,
     now: float,
-    switch: bool,
-    own: bool = False,
-    door: str = "",
 ) -> LabUser:
-    """Request a lab. `switch`: it replaces another lab. `own`, `door`: as in `Lab`."""
+    """Request a lab."""
+    lab_id, switch, own, door = request.lab_id, request.switch, request.own, request.door
     record = record or LabUser(user=user, changed_at=now)
     template, lab = catalogue.find(lab_id), record.lab
     if template is None:
@@ -266,7 +275,8 @@ def gone(record: LabUser, now: float, catalogue: LabCatalogue) -> LabUser:
     if lab.again is None:
         return record
     own, door = lab.own, lab.door
-    return start(record, record.user, lab.again, catalogue=catalogue, now=now, switch=False, own=own, door=door)
+    request = LabStart(lab.again, switch=False, own=own, door=door)
+    return start(record, record.user, request, catalogue=catalogue, now=now)
 
 
 # Internals

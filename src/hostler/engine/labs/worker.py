@@ -12,7 +12,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hostler.engine.labs.queue_consumer import Lapsed, QueueConsumer, Rules, Unreadable, record_of
+from hostler.engine.labs.queue_consumer import Lapsed, QueueConsumer, Rules, Unreadable, WorkerPresence, record_of
+from hostler.engine.runtime.env import ControllerEnv
 from hostler.errors import Closed, Conflict, HostlerError, Invalid, LeaseGone, Refused, Unavailable, Uncertain
 from hostler.keys.lab import LAB, LAB_WORKER
 from hostler.kit.rate_limit import Backoff
@@ -120,16 +121,11 @@ class LabWorker:
 
     async def _be_present(self, worker: str, lease: Lease, since: int) -> None:
         shift = QueueConsumer(
-            self._store,
+            ControllerEnv(store=self._store, clock=self._clock, rng=self._rng, tell=self._tell),
             self._inbox,
             self._labs,
             self._rules,
-            worker=worker,
-            presence=LAB_WORKER.fill(worker=worker),
-            since=since,
-            clock=self._clock,
-            rng=self._rng,
-            tell=self._tell,
+            WorkerPresence(worker, LAB_WORKER.fill(worker=worker), since),
             counters=self.counters,
             width=self._width,
         )

@@ -29,7 +29,7 @@ def no_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEnv:
-    """What every service of the leader works with."""
+    """What every service of the leader, and a lab worker, works with."""
 
     store: Store
     clock: Clock
