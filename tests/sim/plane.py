@@ -470,7 +470,7 @@ class Plane:
     def check_runs(self) -> None:
         """No machine ever ran in two places at one instant, as the places themselves wrote it down."""
         now = self.clock.now()
-        vms = {vm for place in self.places.values() for vm in (*place.contents.rows, *place.contents.ended())}
+        vms = {vm for place in self.places.values() for vm in (*place.contents.rows, *place.contents.ended_intervals())}
         for vm in vms:
             runs = sorted(
                 (start, end if end is not None else now, node)

@@ -46,7 +46,7 @@ async def desk(plane: Plane) -> NodeService:
 
 def ends(plane: Plane) -> tuple[str, str]:
     """Where it began, and the other node."""
-    here = next(node for node, place in plane.places.items() if place.contents.ended() or place.contents.rows)
+    here = next(node for node, place in plane.places.items() if place.contents.ended_intervals() or place.contents.rows)
     return here, next(node for node in plane.places if node != here)
 
 

@@ -25,7 +25,7 @@ class Call:
         """Return the seconds until its deadline; a small positive number after it."""
         return max(0.001, self.end - asyncio.get_running_loop().time())
 
-    def lost(self, why: str) -> HostlerError:
+    def failure(self, why: str) -> HostlerError:
         """Return the error for a call without an answer."""
         if self.writes and self.sent:
             return Uncertain(f"{self.subject}: {why}; it may have been done, read before you act")
@@ -79,7 +79,7 @@ class Calls:
         except TimeoutError:
             if self._state == "closed":
                 raise self._closed_error(call) from None
-            raise call.lost(f"no answer within {self._timeout:g} s") from None
+            raise call.failure(f"no answer within {self._timeout:g} s") from None
         finally:
             self._scopes.discard(scope)
             if not self._scopes:
@@ -87,5 +87,5 @@ class Calls:
 
     def _closed_error(self, call: Call) -> HostlerError:
         if call.writes and call.sent:
-            return call.lost("closed before the answer came")
+            return call.failure("closed before the answer came")
         return Closed(f"{call.subject}: closed while this call ran")

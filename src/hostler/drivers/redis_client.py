@@ -194,7 +194,7 @@ class RedisLink:
             answered = said(error)
             if answered:
                 raise refusal(call.subject, error, self.answers) from error
-            raise call.lost(f"the connection broke ({error})") from error
+            raise call.failure(f"the connection broke ({error})") from error
         finally:
             if answered and connection.is_connected:
                 self._idle.append(connection)

@@ -92,13 +92,13 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def called(self, call: Call) -> int:
+    def record_call(self, call: Call) -> int:
         """Record a call that is about to be made; return its number."""
         self._next += 1
         self._write(_Line(self._next, call=call))
         return self._next
 
-    def ended(self, number: int, end: _Ended) -> None:
+    def record_end(self, number: int, end: _Ended) -> None:
         """Record how a call ended."""
         self._write(_Line(number, end=end))
 
@@ -158,14 +158,14 @@ class Recorder:
     async def _note(
         self, verb: Verb, key: str, act: Callable[[], Awaitable[tuple[Any, dict[str, Any]]]], **asked: Any
     ) -> Any:
-        number = self._journal.called(Call(self._client, verb, key, self._now(), **asked))
+        number = self._journal.record_call(Call(self._client, verb, key, self._now(), **asked))
         try:
             answer, told = await act()
         except HostlerError as error:
             outcome: Outcome = "unknown" if isinstance(error, Uncertain) else "failed"
-            self._journal.ended(number, _Ended(self._now(), outcome, error=f"{type(error).__name__}: {error}"))
+            self._journal.record_end(number, _Ended(self._now(), outcome, error=f"{type(error).__name__}: {error}"))
             raise
-        self._journal.ended(number, _Ended(self._now(), "done", **told))
+        self._journal.record_end(number, _Ended(self._now(), "done", **told))
         return answer
 
 

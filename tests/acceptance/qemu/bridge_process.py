@@ -66,7 +66,7 @@ async def main(folder: Path) -> dict[str, object]:
     found["address"] = attached.ip6
     rights = rights_for(folder, PLACE, 1, uids)
     async with BareGuest(folder, ImageFolder(FOLDER), rights, attached, MAC) as guest:
-        net.started(attached)
+        net.close_descriptors(attached)
         try:
             await net.attach(1, MAC)
         except Unavailable as error:

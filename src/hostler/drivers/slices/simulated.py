@@ -133,7 +133,7 @@ class SliceHost:
         if self.rows.pop(name, None) is not None:
             self.version += 1
 
-    def met(self, artifact: str, verb: Verb) -> None:
+    def raise_fault(self, artifact: str, verb: Verb) -> None:
         """Raise the fault that is due for this verb."""
         self.check()
         error, times = self._faults.get((artifact, verb), (None, None))
@@ -267,7 +267,7 @@ class SimulatedSlices(Closing):
         self.place.check()
         seconds = getattr(self._times, verb) * self._rng.uniform(0.8, 1.2) + self.place.slowness(run.artifact)
         await self._clock.sleep(seconds if most is None else min(most, seconds))
-        self.place.met(run.artifact, verb)
+        self.place.raise_fault(run.artifact, verb)
 
     def _row(self, run: Run) -> Running:
         self.place.check()

@@ -128,14 +128,14 @@ class LocalWatch:
             self._join()
         elif self.next_revision < history.compact_revision():
             raise Compacted(history.compact_revision())
-        self._hub.opened(self)
+        self._hub.register(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.fail(Closed(f"watch {self.prefix!r}: it has been exited"))
-        self._hub.left(self)
+        self._hub.unregister(self)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -160,7 +160,7 @@ class LocalWatch:
         if self._queue.offer(events, self.next_revision):
             self.next_revision = revision + 1
         else:
-            self._hub.left(self)
+            self._hub.unregister(self)
 
     def fail(self, error: HostlerError) -> None:
         """End the watch."""
@@ -231,7 +231,7 @@ class WatchHub:
     def _end(self, watches: list[LocalWatch], error: HostlerError) -> None:
         for watch in watches:
             watch.fail(error)
-            self.left(watch)
+            self.unregister(watch)
 
     def watch(self, prefix: str, start_revision: int | None) -> LocalWatch:
         """Return a watch, not yet entered."""
@@ -256,7 +256,7 @@ class WatchHub:
         for watch, events in wanted.items():
             watch.deliver(events, revision)
 
-    def opened(self, watch: LocalWatch) -> None:
+    def register(self, watch: LocalWatch) -> None:
         """Register a watch that was entered."""
         self._watches[watch] = None
         if self._entered is not None:
@@ -270,7 +270,7 @@ class WatchHub:
             self._note_odd(watch.prefix)
         peers[watch] = None
 
-    def left(self, watch: LocalWatch) -> None:
+    def unregister(self, watch: LocalWatch) -> None:
         """Remove a watch."""
         self._watches.pop(watch, None)
         peers = self._by_prefix.get(watch.prefix)

@@ -383,7 +383,7 @@ def _translate_error(call: Call, error: Exception) -> HostlerError:
         if any(isinstance(reason, AuthenticationFailed) for reason in reasons):
             return Forbidden(f"{call.subject}: wrong user or password; correct them in the URL ({reasons[0]})")
         if any(isinstance(reason, _ANSWERED) for reason in reasons):
-            return call.lost(f"no clear answer ({said})")
+            return call.failure(f"no clear answer ({said})")
         return Unavailable(f"{call.subject}: no server can be reached ({said}); nothing was written, try later")
     if isinstance(error, AuthenticationFailed | Unauthorized):
         return Forbidden(f"{call.subject}: the servers do not allow it ({said})")
@@ -398,4 +398,4 @@ def _translate_error(call: Call, error: Exception) -> HostlerError:
     if isinstance(error, TooFewReplicas | IsBootstrappingErrorMessage):
         return Unavailable(f"{call.subject}: too few servers are up ({said}); nothing was written, try later")
     # A timeout or a failure of a lightweight transaction, or a broken connection: another may complete it.
-    return call.lost(f"no clear answer ({said})")
+    return call.failure(f"no clear answer ({said})")

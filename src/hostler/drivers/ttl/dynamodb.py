@@ -304,7 +304,7 @@ def _refusal(call: Call, error: ClientError) -> HostlerError:
         return kind(f"{call.subject}: {words} ({said})")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     if status >= 500:
-        return call.lost(f"the service failed ({said})")
+        return call.failure(f"the service failed ({said})")
     return Refused(f"{call.subject}: the service refused it ({said})")
 
 
@@ -321,4 +321,4 @@ def _lost_error(call: Call, error: Exception) -> HostlerError:
     never_made = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ClientConnectorDNSError)
     if never_made or isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
         return Unavailable(f"{call.subject}: cannot connect ({error}); nothing was written, try later")
-    return call.lost(f"the connection broke ({error})")
+    return call.failure(f"the connection broke ({error})")

@@ -217,7 +217,7 @@ class Invariants:
         seen: dict[str, None] = {}
         for host in self._world.blades.values():
             for place in (*host.earlier, host.place):
-                seen |= dict.fromkeys((*place.contents.rows, *place.contents.ended()))
+                seen |= dict.fromkeys((*place.contents.rows, *place.contents.ended_intervals()))
         for vm in seen:
             self._check_runs_of(vm)
         self.look("no_vm_twice", len(seen))

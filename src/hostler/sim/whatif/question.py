@@ -201,7 +201,7 @@ class _Asking:
     ) -> Answer:
         for host in self._world.blades.values():
             contents = host.place.contents
-            for id_ in dict.fromkeys((*contents.rows, *contents.ended())):
+            for id_ in dict.fromkeys((*contents.rows, *contents.ended_intervals())):
                 self._ran_on.setdefault(id_, []).append(host)
         affected: list[Affected] = []
         unaffected = waiting = 0

@@ -184,7 +184,7 @@ class BladeHost(Host):
     def vms(self) -> Iterable[str]:
         """Return every machine that is on this blade or ever ran on it."""
         places = (*self.earlier, self.place)
-        return dict.fromkeys(vm for place in places for vm in (*place.contents.rows, *place.contents.ended()))
+        return dict.fromkeys(vm for place in places for vm in (*place.contents.rows, *place.contents.ended_intervals()))
 
     def intervals(self, vm: str) -> Sequence[tuple[float, float | None]]:
         """Return when that machine ran here, on the world's clock, as its places recorded it."""
@@ -272,7 +272,7 @@ class WorldSlices(SliceHost):
         """Forget the listeners of an agent that is gone."""
         self._changed.clear()
 
-    def met(self, artifact: str, verb: SliceVerb) -> None:
+    def raise_fault(self, artifact: str, verb: SliceVerb) -> None:
         now = self._blade.conditions
         for fault in now.refuses:
             concerned = verb == fault.step and fault.artifact in ("", artifact, base_of(artifact))
@@ -280,7 +280,7 @@ class WorldSlices(SliceHost):
                 raise Refused(f"{artifact}: {verb} failed (simulated)")
         if now.errors and self._chance.random() < now.errors:
             raise Unavailable(f"{artifact}: {verb} failed this time (simulated)")
-        super().met(artifact, verb)
+        super().raise_fault(artifact, verb)
 
     def slowness(self, artifact: str) -> float:
         return super().slowness(artifact) + self._blade.conditions.delay

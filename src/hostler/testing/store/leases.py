@@ -85,7 +85,7 @@ class _Grant:
         self.must_have_stood()
 
 
-async def _gone(t: Trial, grant: _Grant) -> None:
+async def _wait_until_expired(t: Trial, grant: _Grant) -> None:
     """Wait until the lease has expired."""
     key = t.key(f"of-lease-{grant.lease.id}")
     async with t.store.watch(key) as watch:
@@ -172,14 +172,14 @@ async def remaining_falls_and_rises_with_keep_alive_and_ends_at_zero(t: Trial) -
     assert second < first
     await grant.keep_alive()
     assert await grant.remaining() > second
-    await _gone(t, grant)
+    await _wait_until_expired(t, grant)
     assert await grant.lease.remaining() == 0.0
 
 
 @claim(waits=True)
 async def a_lease_that_ended_cannot_be_kept_alive(t: Trial) -> None:
     grant = await _Grant.new(t, TTL)
-    await _gone(t, grant)
+    await _wait_until_expired(t, grant)
     lease = grant.lease
     with refused(LeaseGone):
         await lease.keep_alive()

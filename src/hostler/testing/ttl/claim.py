@@ -126,7 +126,7 @@ class TtlTrial:
             self.on_time(took, ttl / 2, since=began, what="an insertion")
             raise TooSlow from None
 
-    async def lapsed(self, key: str, ttl: float, began: float) -> None:
+    async def wait_until_lapsed(self, key: str, ttl: float, began: float) -> None:
         """Wait until the record is gone.
 
         It must not be gone before its ttl, counted from `began`, and not later than the driver declares.

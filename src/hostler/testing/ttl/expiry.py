@@ -19,7 +19,7 @@ async def a_record_lives_for_its_ttl_and_not_much_longer(t: TtlTrial) -> None:
         key = t.key(f"{ttl}")
         began = loop_time()
         await t.insert(key, "value", ttl=ttl)
-        await t.lapsed(key, ttl, began)
+        await t.wait_until_lapsed(key, ttl, began)
 
     await side_by_side(live(TTL), live(0.3), live(1.5))
 
@@ -28,7 +28,7 @@ async def a_record_lives_for_its_ttl_and_not_much_longer(t: TtlTrial) -> None:
 async def an_expired_record_is_found_by_no_verb(t: TtlTrial) -> None:
     key = t.key()
     await t.insert(key, "value", ttl=TTL)
-    await t.lapsed(key, TTL, 0)
+    await t.wait_until_lapsed(key, TTL, 0)
     assert await t.storage.compare_and_swap(key, "value", "new", ttl=LONG) is False
     assert await t.storage.compare_and_delete(key, "value") is False
     assert await t.storage.get(key) is None
@@ -62,7 +62,7 @@ async def a_swap_gives_the_record_another_life(t: TtlTrial) -> None:
     alive = await t.other.get(key) is not None
     assert alive or _over(began, TTL), "gone although it was renewed"
     if alive:
-        await t.lapsed(key, TTL, began)
+        await t.wait_until_lapsed(key, TTL, began)
 
 
 @claim(waits=True)
@@ -72,7 +72,7 @@ async def a_swap_to_a_shorter_life_ends_sooner_and_leaves_the_key_free(t: TtlTri
         assert await t.storage.insert_if_not_exist(key, "value", ttl=first)
         began = loop_time()
         assert await t.storage.compare_and_swap(key, "value", "other", ttl=TTL)
-        await t.lapsed(key, TTL, began)
+        await t.wait_until_lapsed(key, TTL, began)
         assert await t.other.insert_if_not_exist(key, "next", ttl=LONG), f"after {first}"
 
     await side_by_side(shorten(LONG), shorten(0))
@@ -87,7 +87,7 @@ async def a_failed_swap_gives_no_other_life(t: TtlTrial) -> None:
     if await t.other.insert_if_not_exist(key, "value", ttl=LONG):
         assert _over(began, TTL), "inserted over a live record"
     else:
-        await t.lapsed(key, TTL, began)
+        await t.wait_until_lapsed(key, TTL, began)
 
 
 @claim(waits=True)
@@ -100,7 +100,7 @@ async def a_record_with_ttl_zero_never_expires(t: TtlTrial) -> None:
         assert _over(began, TTL), "not swapped although it lived"
         assert await t.storage.insert_if_not_exist(swapped, "kept", ttl=0)
     await t.insert(t.key("other"), "value", ttl=TTL)
-    await t.lapsed(t.key("other"), TTL, began)
+    await t.wait_until_lapsed(t.key("other"), TTL, began)
     await asyncio.sleep(TTL / 2)
     assert await t.other.get(inserted) == "value"
     assert await t.other.get(swapped) == "kept"

@@ -180,7 +180,7 @@ class HetznerContext:
         action = await self.api.delete(server)
         if action is None:
             return
-        ended = await self.goings.ended(action, f"server {server.name}")
+        ended = await self.goings.wait_until_ended(action, f"server {server.name}")
         if ended.failed:
             raise Uncertain(f"server {server.name}: not deleted: {ended.message}; inspect it and try again")
         try:

@@ -186,7 +186,7 @@ class ServerCreation:
 
     async def _first_failure(self, going: Sequence[Action], vm: str) -> Action | None:
         """Wait until all actions have ended; return the first that failed."""
-        ended = [await self._site.goings.ended(action, f"machine {vm!r}") for action in going]
+        ended = [await self._site.goings.wait_until_ended(action, f"machine {vm!r}") for action in going]
         return next((action for action in ended if action.failed), None)
 
     def _check_reshape(self, card: Card, spec: VmSpec, plan: MachinePlan) -> None:
@@ -221,7 +221,7 @@ class ServerCreation:
             except (Full, Unfit) as error:
                 tried.append(f"{kind.name}: {error}")
                 continue
-            ended = await site.goings.ended(going, f"machine {vm!r}")
+            ended = await site.goings.wait_until_ended(going, f"machine {vm!r}")
             if not ended.failed:
                 return server
             tried.append(f"{kind.name}: {ended.message}")

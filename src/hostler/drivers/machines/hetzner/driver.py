@@ -178,7 +178,7 @@ class HetznerMachines(Closing):
                 await self._destroy(server, card)
             self._site.kept.forget(vm)
             self._readiness.forget(vm)
-            self._watch.gone(vm)
+            self._watch.forget_status(vm)
 
     async def retain(self, vm: str, name: str) -> RetainedMachine | None:
         validation.check_text("retained machine", name)
@@ -204,7 +204,7 @@ class HetznerMachines(Closing):
                 server = await self._site.relabel(server, card)
             await self._take_out(server, card)
             self._readiness.forget(vm)
-            self._watch.gone(vm)
+            self._watch.forget_status(vm)
             return await self._view.retained(card)
 
     async def retained(self) -> Sequence[RetainedMachine]:
@@ -440,5 +440,5 @@ class HetznerMachines(Closing):
     async def _machine_after(self, server: Server) -> Machine:
         """Return the machine after a verb, and record its status as known."""
         machine = await self._view.machine(server)
-        self._watch.left(machine.label.vm, machine.cloud_status)
+        self._watch.record_status(machine.label.vm, machine.cloud_status)
         return machine

@@ -108,7 +108,7 @@ class Goings:
         self._backoff = Backoff(first=pace.poll_first, most=pace.poll_most)
         self._task: asyncio.Task[None] | None = None
 
-    async def ended(self, action: Action, what: str) -> Action:
+    async def wait_until_ended(self, action: Action, what: str) -> Action:
         """Return the action once it has ended. Uncertain: it is still running after `patience` seconds."""
         if action.status != "running":
             return action
@@ -237,12 +237,12 @@ class Watch:
         self._known[vm] = ""
         self._last = None
 
-    def left(self, vm: str, status: str) -> None:
+    def record_status(self, vm: str, status: str) -> None:
         """Record the status that a verb left, so that it is not reported as a change."""
         self._known[vm] = status
         self._last = None
 
-    def gone(self, vm: str) -> None:
+    def forget_status(self, vm: str) -> None:
         self._known.pop(vm, None)
         self._last = None
 

@@ -32,7 +32,7 @@ class Power:
         self._site = site
 
     async def on(self, server: Server) -> Server:
-        await self._done(server, await self._site.api.act(server, "poweron"))
+        await self._wait_for_action(server, await self._site.api.act(server, "poweron"))
         return await self._became(server, RUNNING)
 
     async def off(self, server: Server, *, grace: float) -> Server:
@@ -40,13 +40,13 @@ class Power:
         site = self._site
         if grace > 0:
             begun = site.clock.now()
-            await self._done(server, await site.api.act(server, "shutdown"), fine=True)
+            await self._wait_for_action(server, await site.api.act(server, "shutdown"), fine=True)
             try:
                 left = max(0.0, begun + grace - site.clock.now())
                 return _there(await site.goings.became(server.name, _is_off, within=left), server)
             except TimeoutError:
                 pass
-        await self._done(server, await site.api.act(server, "poweroff"))
+        await self._wait_for_action(server, await site.api.act(server, "poweroff"))
         return await self._became(server, OFF)
 
     async def ask_to_shut_down(self, server: Server) -> None:
@@ -54,14 +54,14 @@ class Power:
         within = self._site.options.pace.ends_within
         try:
             async with asyncio.timeout(within):
-                await self._done(server, await self._site.api.act(server, "shutdown"), fine=True)
+                await self._wait_for_action(server, await self._site.api.act(server, "shutdown"), fine=True)
                 await self._site.goings.became(server.name, _is_off, within=within)
         except (HostlerError, TimeoutError) as error:
             why = str(error) or f"it takes more than {within:g} s"
             _log.info("server %s: deleted without a clean shutdown: %s", server.name, why)
 
     async def reset(self, server: Server) -> None:
-        await self._done(server, await self._site.api.act(server, "reset"))
+        await self._wait_for_action(server, await self._site.api.act(server, "reset"))
 
     async def _became(self, server: Server, status: str) -> Server:
         """Wait until the server has that status; the API shows the result of an action with a delay."""
@@ -74,9 +74,9 @@ class Power:
             raise Uncertain(f"server {server.name}: it is not {status} after {patience:g} s; inspect it") from None
         return _there(seen, server)
 
-    async def _done(self, server: Server, action: Action, *, fine: bool = False) -> None:
+    async def _wait_for_action(self, server: Server, action: Action, *, fine: bool = False) -> None:
         """Wait until the action has ended. `fine`: ignore its failure."""
-        ended = await self._site.goings.ended(action, f"server {server.name}")
+        ended = await self._site.goings.wait_until_ended(action, f"server {server.name}")
         if ended.failed and not fine:
             raise Unavailable(f"server {server.name}: {ended.command} failed: {ended.message}; try again")
 
@@ -94,7 +94,7 @@ class Power:
         elif await self._made_before(server, card.key, name):
             return
         made = await site.api.snapshot(server, _says(card, name), snapshot_labels(card, name))
-        await self._done(server, made)
+        await self._wait_for_action(server, made)
 
     async def _made_before(self, server: Server, vm: str, name: str) -> bool:
         """Return whether the snapshot exists, after waiting for one that an interrupted call began."""
@@ -113,7 +113,7 @@ class Power:
                 raise Uncertain(f"machine {vm!r}: snapshot {name!r} is not ready yet; inspect the machine")
             going = [each for each in await site.api.actions_of(server) if each.command == "create_image"]
             for action in going:
-                await site.goings.ended(action, f"machine {vm!r}")
+                await site.goings.wait_until_ended(action, f"machine {vm!r}")
             await site.clock.sleep(backoff.next())
 
     async def restore(self, server: Server, card: Card) -> tuple[Server, Card]:
@@ -125,7 +125,7 @@ class Power:
             raise Refused(f"machine {card.label.vm!r}: snapshot {card.restoring_to!r} no longer exists")
         if server.status != OFF:
             server = await self.off(server, grace=0)
-        await self._done(server, await self._site.api.act(server, "rebuild", image=found.id))
+        await self._wait_for_action(server, await self._site.api.act(server, "rebuild", image=found.id))
         seen = _there(await self._site.looks.server(server.name), server)
         if seen.status != OFF:  # a rebuild switches the server on
             await self.off(seen, grace=0)

@@ -129,7 +129,7 @@ class BridgeNetwork:
             descriptors=(descriptor,),
         )
 
-    def started(self, attached: Attached) -> None:
+    def close_descriptors(self, attached: Attached) -> None:
         """Close the tap here; QEMU alone keeps it open. Without a QEMU process the tap ends."""
         for descriptor in attached.descriptors:
             os.close(descriptor)

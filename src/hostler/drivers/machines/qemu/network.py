@@ -52,7 +52,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     forwarded: bool = False
     """Whether `port` is a port of this host: it is kept in the machine's state, and may turn out to be taken."""
     descriptors: tuple[int, ...] = ()
-    """Descriptors that QEMU inherits under the same numbers; `Network.started` closes the agent's copies."""
+    """Descriptors that QEMU inherits under the same numbers; `Network.close_descriptors` closes the agent's copies."""
 
 
 class Network(Protocol):
@@ -75,7 +75,7 @@ class Network(Protocol):
         Refused: impossible on this host for any machine. Unavailable: not now.
         """
 
-    def started(self, attached: Attached) -> None:
+    def close_descriptors(self, attached: Attached) -> None:
         """Close the descriptors after QEMU inherited them. If QEMU was never started, `detach` follows."""
 
     async def detach(self, number: int) -> None:
@@ -144,7 +144,7 @@ class UserNetwork:
             await asyncio.sleep(PACE)  # the machine's last process may be about to end
         return port
 
-    def started(self, attached: Attached) -> None:
+    def close_descriptors(self, attached: Attached) -> None:
         """Do nothing: QEMU inherits no descriptors."""
 
     async def detach(self, number: int) -> None:

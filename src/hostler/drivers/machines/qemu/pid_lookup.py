@@ -60,7 +60,7 @@ class Found:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait until it has ended; a zombie has ended too."""
         await readable(self.descriptor)
 

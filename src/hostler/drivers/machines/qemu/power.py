@@ -57,7 +57,7 @@ async def spawn(machine: QemuMachine, boot: Boot, *, within: float, descriptors:
                 machine.look()  # a process that could not be ended, either
             raise
         finally:
-            site.network.started(attached)
+            site.network.close_descriptors(attached)
         machine.lives()
         machine.change(run=run, ran=True)
         await site.hook("start.spawned:after")

@@ -147,7 +147,7 @@ async def _end(those: Iterable[Found]) -> bool:
         for one in found:
             one.kill()
         for one in found:
-            await one.ended()
+            await one.wait_until_ended()
     finally:
         for one in found:
             one.close()
@@ -162,7 +162,7 @@ async def wait_until_ended(folder: MachineFolder, run: Run | None = None) -> Non
             await asyncio.sleep(10 * GLANCE)
         else:
             with found:
-                await found.ended()
+                await found.wait_until_ended()
     await _reap(folder)
 
 
@@ -182,7 +182,7 @@ async def _reap(folder: MachineFolder) -> None:
     for pid, path in list(_children.items()):
         if path == folder.path:
             with contextlib.suppress(ProcessLookupError), Found(pid, 0, 0, os.pidfd_open(pid)) as child:
-                await child.ended()
+                await child.wait_until_ended()
     reap()
 
 

@@ -83,7 +83,7 @@ class Monitor:
             await self.execute("qmp_capabilities", within=max(0.001, until - loop.time()))
         except BaseException as error:
             self._wire = None
-            lost = wire.lost
+            lost = wire.forget_wire
             wire.abort()
             connection.close()
             if lost and isinstance(error, Uncertain | OSError):
@@ -172,7 +172,7 @@ class Monitor:
 
     # Called by the wire
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def handle_message(self, message: dict[str, Any]) -> None:
         if "event" in message:
             name, data = str(message["event"]), message.get("data")
             if name == "JOB_STATUS_CHANGE":
@@ -186,7 +186,7 @@ class Monitor:
         if answer is not None and not answer.done():  # otherwise the caller has gone
             answer.set_result(message)
 
-    def lost(self, wire: _Wire) -> None:
+    def forget_wire(self, wire: _Wire) -> None:
         if self._wire is wire:
             self._wire = None
             self._hung_up()
@@ -239,7 +239,7 @@ class _Wire(asyncio.Protocol):
         self._monitor, self._connection = monitor, connection
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
-        self.lost = False
+        self.forget_wire = False
         self._throttle = Throttle(READ_RATE, MESSAGE_BYTES)
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -285,7 +285,7 @@ class _Wire(asyncio.Protocol):
                     self._close_broken()
                     return
                 if "QMP" not in message:
-                    self._monitor.heard(message)
+                    self._monitor.handle_message(message)
                 elif not self.greeted.done():
                     self.greeted.set_result(None)
 
@@ -298,11 +298,11 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         self._transport = None
-        self.lost = True
+        self.forget_wire = True
         self._throttle.stop()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError())
-        self._monitor.lost(self)
+        self._monitor.forget_wire(self)
 
 
 class Link:

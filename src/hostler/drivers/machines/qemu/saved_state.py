@@ -246,7 +246,7 @@ class _Template:
 
     async def save_memory(self, process: asyncio.subprocess.Process) -> None:
         """Boot the guest and save its memory to the file."""
-        ended, work = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._booted_and_saved())
+        ended, work = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._boot_and_save())
         try:
             await asyncio.wait({ended, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -263,7 +263,7 @@ class _Template:
                 await connection.aclose()
             self._folder.close()
 
-    async def _booted_and_saved(self) -> None:
+    async def _boot_and_save(self) -> None:
         self._progress("booting", 0, None)
         await self._monitor.connect(ANSWERS_WITHIN)
         await self._serial.connect()

@@ -86,7 +86,7 @@ class _Port(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def heard(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take output of the port."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class _Port(asyncio.BufferedProtocol):
         data = bytes(memoryview(_buffer)[:nbytes])
         if self._transport is not None:
             self._throttle.took(self._transport, nbytes)
-        self.heard(data)
+        self.receive(data)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -138,7 +138,7 @@ class Serial(_Port):
         """Return the last output, also from before the agent's start."""
         return self._log.tail(size)
 
-    def heard(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self._log.add(data)
         for console in self._consoles:
             console.hear(data)
@@ -248,7 +248,7 @@ class GuestChannel(_Port):
         except TimeoutError:
             raise Unavailable(f"machine {self.folder.name}: its guest does not read its input; try again") from None
 
-    def heard(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         *ended, rest = data.split(b"\n")
         for part in ended:
             self._add(part)

@@ -192,7 +192,7 @@ class Contents:
         else:
             self.held_until = step.until
 
-    def lapsed(self, now: float) -> list[Row]:
+    def lapsed_rows(self, now: float) -> list[Row]:
         """Return the rows of fenced machines whose hold has ended, as they are since then."""
         if not self.fenced_on:
             return []
@@ -207,7 +207,7 @@ class Contents:
         ended: list[Interval] = list(self._ended.get(vm, ()))
         return ended if row is None or row.on is None else [*ended, (row.on, None)]
 
-    def ended(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+    def ended_intervals(self) -> Mapping[str, Sequence[tuple[float, float]]]:
         """Return all ended intervals by machine; deleted machines come last, in the order of their deletion."""
         present = {vm: runs for vm, runs in self._ended.items() if vm not in self._deleted}
         return present | {vm: self._ended[vm] for vm in self._deleted}
@@ -293,7 +293,7 @@ class SimulatedHost:
         """Record which fenced machines have stopped by themselves."""
         contents = self.contents
         if contents.fenced_on and contents.held_until is not None and now >= contents.held_until:
-            self.put(contents.lapsed(now))
+            self.put(contents.lapsed_rows(now))
 
     def put(self, rows: Sequence[Row]) -> None:
         """Change machines in one step. Unchanged ones cost nothing."""

@@ -202,9 +202,9 @@ def read_intervals(folder: str | Path, *, now: float | None = None) -> Mapping[s
         contents = _read_journal(folder, whole=True)
     except OSError as error:
         raise _failure_of(folder, "cannot be read", error) from None
-    for row in contents.lapsed(instant):
+    for row in contents.lapsed_rows(instant):
         contents.apply(row)
-    found = {vm: contents.intervals(vm) for vm in (*contents.ended(), *contents.rows)}
+    found = {vm: contents.intervals(vm) for vm in (*contents.ended_intervals(), *contents.rows)}
     return {vm: intervals for vm, intervals in found.items() if intervals}
 
 
@@ -297,7 +297,7 @@ def _summary(contents: Contents) -> Iterator[Line]:
         yield Held(contents.held_until)
     yield from contents.kept.values()  # first: each takes the machine of its id out of service
     yield from contents.rows.values()
-    for vm, runs in contents.ended().items():
+    for vm, runs in contents.ended_intervals().items():
         yield Runs(vm, list(runs))
 
 

@@ -170,7 +170,7 @@ class Instance:
         except NoConnection:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEEN_WITHIN):
-                    await self._process.ended()
+                    await self._process.wait_until_ended()
             self._record_end()
             raise Refused(f"{self.run.id}: while it {doing}, {self._ended}") from None
         return self._state
@@ -206,7 +206,7 @@ class Instance:
                 if not by_force and self._control is not None and not self._ended:
                     self._control.tell(Quit)
                     async with asyncio.timeout(QUITS_WITHIN):
-                        await process.ended()
+                        await process.wait_until_ended()
             except TimeoutError:
                 pass
             finally:
@@ -228,7 +228,7 @@ class Instance:
             process.kill()
         try:
             async with asyncio.timeout(ENDS_WITHIN):
-                await process.ended()
+                await process.wait_until_ended()
         except TimeoutError:
             raise Unavailable(
                 f"{self.run.id}: its process {process.mark.pid} was killed and has not ended within {ENDS_WITHIN:g} s"
@@ -356,7 +356,7 @@ class Instance:
     async def _watch(self) -> None:
         process = self._process
         if process is not None:
-            await process.ended()
+            await process.wait_until_ended()
             self._record_end()
 
     def _record_end(self) -> None:

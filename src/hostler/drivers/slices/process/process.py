@@ -159,7 +159,7 @@ class Process:
     def has_ended(self) -> bool:
         return self._ended.is_set()
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         await self._ended.wait()
 
     def kill(self) -> None:

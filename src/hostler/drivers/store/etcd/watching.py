@@ -133,7 +133,7 @@ class EtcdWatch:
         if self._queue.ended:
             self._queue.take()
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait until it has ended or has an event."""
         await self._queue.wait()
 
@@ -192,7 +192,7 @@ class Watches:
         self._add(probe)
         try:
             async with asyncio.timeout(self._cluster.timeout):
-                await probe.ended()
+                await probe.wait_until_ended()
             probe.raise_failure()
         except Compacted as compacted:
             return compacted.revision
