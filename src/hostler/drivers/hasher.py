@@ -1,4 +1,4 @@
-"""argon2id in a few threads of its own: a hash takes a tenth of a second and 64 MiB, off the event loop."""
+"""argon2id in a few threads: a hash takes a tenth of a second and 64 MiB, off the event loop."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Machines(Protocol):
         """Create the machine, stopped.
 
         A stopped machine that exists takes the plan's shape and tags; a running one is left unchanged. Refused: a
-        machine of that name carries another label (`Ownership.mark` changes a label), or it shall be fenced and the
+        machine of that name carries another label (`Ownership.mark` changes a label), or it must be fenced and the
         driver has no `Fencing`.
         """
 

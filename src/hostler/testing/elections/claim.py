@@ -38,7 +38,7 @@ CLIENTS = 3
 POLL = 0.02
 JUST = 0.05
 """Seconds that a process may need to notice an answer that has arrived."""
-BESIDE = 4
+AT_ONCE = 4
 """Claims that wait concurrently: each has several clients, and a leadership of two seconds needs quick answers."""
 _CHAPTERS = ("basics", "loss")
 
@@ -280,10 +280,10 @@ async def check_elections(
     claims to check (see `election_claims`). A run takes about half a minute, because leaderships end in real time,
     unless `clock` and the event loop are virtual. `on_time` checks durations.
     """
-    beside = asyncio.Semaphore(BESIDE)
+    turns = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(claim: ElectionClaim) -> None:
-        async with beside:
+        async with turns:
             await claim.check(open_storage, persistent=persistent, clock=clock, on_time=on_time)
 
     await check_all("elections", election_claims(), attempt, only)

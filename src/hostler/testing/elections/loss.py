@@ -1,4 +1,4 @@
-"""Claims: the end of a leadership: lost in time whatever the storage does, or closed with nothing left behind."""
+"""Claims: the end of a leadership: lost in time on every storage, or closed with nothing left behind."""
 
 from __future__ import annotations
 

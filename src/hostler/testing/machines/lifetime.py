@@ -149,7 +149,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb, *needs: type) -> None
         await t.hold(600)
         bystander = await t.running("bystander")
         await t.snapshot(bystander, "s")
-        beside = core(await t.seen(bystander))
+        before = core(await t.seen(bystander))
         vm = await prepare(t, "whole")
         waits = await cut(verb(t, vm), 0)
         expected = _of_any_name(await t.machines.inspect(vm))
@@ -167,7 +167,7 @@ def _cut_anywhere(name: str, prepare: Prepare, verb: Verb, *needs: type) -> None
             for _ in range(2):
                 await verb(t, vm)
                 assert _of_any_name(await t.machines.inspect(vm)) == expected, f"cut at {at}, {left} is not finished"
-            assert core(await t.seen(bystander)) == beside, f"cut at {at}: another machine has changed"
+            assert core(await t.seen(bystander)) == before, f"cut at {at}: another machine has changed"
             await t.machines.delete(vm)
             assert await t.machines.inspect(vm) is None
 

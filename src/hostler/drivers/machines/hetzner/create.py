@@ -78,10 +78,10 @@ class ServerCreation:
         self._firewall: int | None = None
         self._kinds: tuple[float, Sequence[Kind]] | None = None
 
-    async def kinds(self, *, anew: bool = False) -> Sequence[Kind]:
-        """Return the server types, possibly cached; `anew`: read from the API."""
+    async def kinds(self, *, fresh: bool = False) -> Sequence[Kind]:
+        """Return the server types, possibly cached; `fresh`: read from the API."""
         now = self._site.clock.now()
-        if anew or self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
+        if fresh or self._kinds is None or now - self._kinds[0] > self._site.options.pace.types_for:
             self._kinds = now, await self._site.api.kinds()
         return self._kinds[1]
 

@@ -100,7 +100,7 @@ class HetznerMachines(Closing):
         refuses = ""
         try:
             # While the token is rejected, ask the API: the cached types would hide that the token is accepted again.
-            await self._making.kinds(anew=bool(self._site.api.refused))
+            await self._making.kinds(fresh=bool(self._site.api.refused))
         except Forbidden as error:
             refuses = str(error)
         except HostlerError as error:
