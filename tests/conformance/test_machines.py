@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,14 @@ from msgspec.structs import replace
 from hostler.kit.virtual_loop import VirtualClock, run_virtual
 from hostler.model.inventory import Capacity
 from hostler.ports.machine_driver import NodeSetup
-from hostler.ports.machines import Machines
+from hostler.ports.machines import Machine, Machines
 from hostler.testing import (
     FileHost,
     MachineClaim,
     MachineFaults,
     MachineSetup,
     MemoryHost,
+    SimulatedMachines,
     check_machines,
     machine_claims,
 )
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVERS = ("memory", "folder")
+STALLS_AT = 3
+"""The answer that arrives late: one between two holds."""
 
 
 def opener(driver: str, folder: Path) -> Callable[[], Machines]:
@@ -64,6 +68,24 @@ def test_all_claims_hold_in_virtual_time_of_machines_that_take_theirs(seed: int)
         )
 
     run_virtual(main, seed=seed)
+
+
+def test_a_caller_that_stands_still_between_two_holds_accuses_no_driver() -> None:
+    claim = next(one for one in machine_claims() if one.name == "a_fenced_machine_that_is_held_again_and_again_runs_on")
+    answers = 0
+
+    class Stalled(SimulatedMachines):
+        async def inspect(self, vm: str) -> Machine | None:
+            nonlocal answers
+            found = await super().inspect(vm)
+            answers += 1
+            if answers == STALLS_AT:
+                await asyncio.sleep(1.2 * SETUP.hold)  # what was observed arrives after the hold has ended
+            return found
+
+    setup = replace(virtual(SETUP), on_time=lambda *_, **__: None)
+    run_virtual(lambda: claim.check(lambda: simulated(MemoryHost(), Stalled, clock=VirtualClock()), setup=setup))
+    assert answers >= STALLS_AT
 
 
 @pytest.mark.parametrize("fences", [False, True])

@@ -531,7 +531,7 @@ async def test_how_a_call_ended_decides_what_may_have_happened(
 def test_a_call_that_its_client_did_not_live_to_finish_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     with Journal(path) as journal:
-        journal.called(Call("c", "put", KEY, 5, value=A))
+        journal.record_call(Call("c", "put", KEY, 5, value=A))
     with path.open("ab") as file:
         file.write(b'{"number": 2, "call": {"clie')
     assert [c.outcome for c in read_history([path])] == ["unknown"]

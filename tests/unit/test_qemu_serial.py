@@ -140,14 +140,14 @@ async def test_a_flood_is_read_at_the_rate_that_is_allowed(folder: MachineFolder
         sent = 2_000_000
         peer.say(b"x" * sent)
         read = 0
-        took = port.heard
+        took = port.receive
 
         def count(data: bytes) -> None:
             nonlocal read
             read += len(data)
             took(data)
 
-        port.heard = count  # type: ignore[method-assign]
+        port.receive = count  # type: ignore[method-assign]
         loop = asyncio.get_running_loop()
         begun = loop.time()
         await asyncio.sleep(0.2)
