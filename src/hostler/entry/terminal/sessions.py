@@ -64,8 +64,7 @@ class TerminalSessions:
         attend: Callable[[str, int, float], Awaitable[None]] | None = None,
     ) -> None:
         self._outlook = LabTerminalStatus(store, view, clock=clock)
-        self._path, self._most, self._clock = config.key, config.most, clock
-        self._env = TerminalEnv(self._outlook, peers, self.key, clock, config.grace)
+        self._config, self._path, self._peers, self._clock = config, config.key, peers, clock
         self._key: tuple[asyncssh.SSHKey, str] | None = None
         self._terminals: dict[str, Terminal] = {}
         self._lives: dict[Terminal, asyncio.Task[None]] = {}
@@ -142,7 +141,7 @@ class TerminalSessions:
     # Internal
 
     def _check_room(self) -> None:
-        if self._closing or len(self._lives) >= self._most:
+        if self._closing or len(self._lives) >= self._config.most:
             raise Unavailable(f"terminal: this server has {len(self._lives)}, the limit; try again later")
 
     def _create(self, user: str, generation: int | None) -> Terminal:
@@ -151,7 +150,8 @@ class TerminalSessions:
             self._deaf = self._outlook.listen(self._changed)
         if self._noting is None and self._attend is not None:
             self._noting = asyncio.create_task(self._note_all(), name="terminals: which are open")
-        terminal = Terminal(user, generation, self._env, moved=self._has_moved)
+        env = TerminalEnv(self._outlook, self._peers, self.key, self._clock, self._config.grace)
+        terminal = Terminal(user, generation, env, moved=self._has_moved)
         self._terminals[user] = terminal
         life = asyncio.create_task(terminal.run(), name=f"terminal of {user}")
         self._lives[terminal] = life
