@@ -119,7 +119,7 @@ class Alerts:
         self._since.pop(base, None)
 
     async def look(
-        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None, ready: int
+        self, base: str, desired: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None, ready: int
     ) -> bool:
         """Evaluate the alerts of a slice; return whether one fired, resolved, or was deleted with its rule."""
         rules = {} if spec is None else {rule.name: rule for rule in spec.alerts}
@@ -127,7 +127,7 @@ class Alerts:
             self.forget(base)
             if not self._view.alerts.entries:
                 return False
-        if await self._drop(base, wish, rules):
+        if await self._drop(base, desired, rules):
             return True
         if spec is None or deployment is None:
             return False
@@ -142,7 +142,7 @@ class Alerts:
             timed = judge(rule, Timed(fires, since.get(rule.name)), value, now)
             if timed.fires is not fires and value is not None:
                 # If this write fails, the next evaluation still finds the threshold crossed for long enough.
-                await self._write(base, wish, deployment, rule, entry, value)
+                await self._write(base, desired, deployment, rule, entry, value)
                 changed = True
             if timed.since is None:
                 since.pop(rule.name, None)
@@ -152,7 +152,7 @@ class Alerts:
             del since[name]
         return changed
 
-    async def _drop(self, base: str, wish: DesiredSlice, rules: dict[str, AlertRule]) -> bool:
+    async def _drop(self, base: str, desired: DesiredSlice, rules: dict[str, AlertRule]) -> bool:
         """Delete alerts whose rule is gone."""
         prefix = ALERT.prefix(base=base)
         entries = [
@@ -162,17 +162,17 @@ class Alerts:
         ]
         if not entries:
             return False
-        txn = Txn([*wish.unchanged(base), *(ALERT.unchanged(entry) for entry in entries)], [])
+        txn = Txn([*desired.unchanged(base), *(ALERT.unchanged(entry) for entry in entries)], [])
         txn.then += [ALERT.delete(**entry.parts) for entry in entries]
         names = ", ".join(entry.parts["alert"] for entry in entries)
-        why = Why(what="alert", why=f"alert rules removed: {names}", read=(wish.owner, wish.blueprint))
+        why = Why(what="alert", why=f"alert rules removed: {names}", read=(desired.owner, desired.blueprint))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
         return True
 
     async def _write(  # noqa: PLR0917 - the slice, its spec, the alert
         self,
         base: str,
-        wish: DesiredSlice,
+        desired: DesiredSlice,
         deployment: Entry[Deployment],
         rule: AlertRule,
         entry: Entry[Alert] | None,
@@ -181,7 +181,7 @@ class Alerts:
         fires = entry is None or entry.value.state is not AlertState.FIRING
         text = sentence(base, rule, value, fires=fires)
         alert = Alert(
-            blueprint=wish.name,
+            blueprint=desired.name,
             rule=rule,
             state=AlertState.FIRING if fires else AlertState.RESOLVED,
             value=value,
@@ -190,7 +190,7 @@ class Alerts:
             fired=(0 if entry is None else entry.value.fired) + (1 if fires else 0),
         )
         same = ALERT.absent(base=base, alert=rule.name) if entry is None else ALERT.unchanged(entry)
-        txn = Txn([*wish.unchanged(base), same], [ALERT.put(alert, base=base, alert=rule.name)])
+        txn = Txn([*desired.unchanged(base), same], [ALERT.put(alert, base=base, alert=rule.name)])
         why = Why(what="alert", why=text, read=(deployment, entry))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, why)
         self._tell(text)

@@ -73,7 +73,7 @@ class DeploymentController(BatchController):
         super().__init__(env, width=width, mirrors=mirrors, learns=True)
         self._view, self._measured, self._min_ready = view, measured, (limits or Limits()).min_ready
         self._fleet = view.fleet
-        self._wishes = DesiredBlueprints(env.store, view)
+        self._blueprints = DesiredBlueprints(env.store, view)
         self._nodes = self._add_queue("nodes", self._bury, width)
         self._resync = Resync(self._bases, every=PASS_EVERY)
         self._strays = OrphanEndpoints(env.store, view, self._writing, clock=env.clock)
@@ -90,7 +90,7 @@ class DeploymentController(BatchController):
         self._rebalance = Rebalance(
             view, self._writing, self._loading, self._queue.add, limits=limits or Limits(), clock=env.clock
         )
-        self._atomic = Atomic(env.store, view, self._wishes, self._writing, env.clock, env.tell)
+        self._atomic = Atomic(env.store, view, self._blueprints, self._writing, env.clock, env.tell)
         self._alerts = alerts.Alerts(view, self._writing, measured, clock=env.clock, tell=env.tell)
         self._doubles = Doubles(env.store, self._writing, clock=env.clock, tell=env.tell)
         self._retries: dict[str, dict[str, None]] = {}  # artifacts with failures, by base
@@ -122,7 +122,7 @@ class DeploymentController(BatchController):
         for key in (*view.retries.entries, *view.retries.unreadable):
             self._retry_changed(key)
         self.follow(
-            *self._wishes.listen(self._queue.add),
+            *self._blueprints.listen(self._queue.add),
             self._fleet.listen(self._slice_changed),
             self._fleet.ground.listen(self._node_changed),
             view.deployments.listen(lambda key: self._queue.add(key[len(_DEPLOYMENTS) :])),
@@ -146,7 +146,7 @@ class DeploymentController(BatchController):
         await self._strays.look()
 
     def _bases(self) -> Iterator[str]:
-        yield from self._wishes.bases()
+        yield from self._blueprints.bases()
         yield from self._fleet.bases()
         yield from (base_of(key.rpartition("/")[2]) for key in tuple(self._fleet.hollow))
         yield from (key[len(_DEPLOYMENTS) :] for key in tuple(self._view.deployments.entries))
@@ -229,30 +229,32 @@ class DeploymentController(BatchController):
         """Do what can be done now; return whether anything was done. Conflict: something changed concurrently."""
         view, fleet = self._view, self._fleet
         self._writing.count("looks")
-        if self._wishes.is_unreadable(base) or DEPLOYMENT.fill(base=base) in view.deployments.unreadable:
+        if self._blueprints.is_unreadable(base) or DEPLOYMENT.fill(base=base) in view.deployments.unreadable:
             return False  # the desired state is unknown
         if fleet.hollow and await self._drop_hollow(base):
             return True
-        wish, spec = self._wishes.of(base)
+        desired, spec = self._blueprints.of(base)
         deployment = view.deployments.get(base=base)
         if not _is_known(spec, deployment):
             return False  # a later release started a rollout that this one cannot continue
         roster = fleet.roster(base)
-        if spec is None and deployment is None and wish.owner is None and not roster:
+        if spec is None and deployment is None and desired.owner is None and not roster:
             self._forget(base)
             return False
-        is_news = deployment is None or _is_news(wish, spec, deployment.value)
+        is_news = deployment is None or _is_news(desired, spec, deployment.value)
         revision = (
-            await self._wishes.revision(wish) if deployment is not None and is_news and spec is not None else None
+            await self._blueprints.revision(desired)
+            if deployment is not None and is_news and spec is not None
+            else None
         )
-        afresh = is_news and not await self._is_about_others(wish, spec, deployment)
+        afresh = is_news and not await self._is_about_others(desired, spec, deployment)
         counts = roster.counts(self._clock.wall(), self._min_ready)
         takes = fleet.ground.takes({} if spec is None else spec.node_labels)
         aims = aim(
             RolloutSnapshot(
                 spec,
-                wish.name,
-                wish.number,
+                desired.name,
+                desired.number,
                 revision is not None and revision.rollback_to > 0,
                 None if deployment is None else deployment.value,
                 counts,
@@ -263,11 +265,11 @@ class DeploymentController(BatchController):
             ),
             now=self._clock.wall(),
         )
-        if await self._advance(base, wish, deployment, aims, self._retry_entries(base) if afresh else ()):
+        if await self._advance(base, desired, deployment, aims, self._retry_entries(base) if afresh else ()):
             return True
-        if await self._atomic.look(base, wish, spec, deployment):
+        if await self._atomic.look(base, desired, spec, deployment):
             return True
-        if await self._alerts.look(base, wish, spec, deployment, roster.ready):
+        if await self._alerts.look(base, desired, spec, deployment, roster.ready):
             return True
         again = aims.again if spec is None or not spec.alerts else min(aims.again or alerts.EVERY, alerts.EVERY)
         if again:
@@ -285,16 +287,16 @@ class DeploymentController(BatchController):
             takes=takes,
             may_activate=spec is None or self._has_needs(base, spec.needs),
             may_activate_previous=aims.deployment is None or self._has_needs(base, aims.deployment.previous_needs),
-            may_remove=spec is not None or await self._is_needless(base, wish),
+            may_remove=spec is not None or await self._is_needless(base, desired),
         )
         if await self._remedy.look(base, look, deployment, self._retry_entries(base), self._most(base)):
             return True
         if await self._doubles.look(base, look):
             return True
-        if await self._rebalance.look(base, wish, spec, look, deployment, self._retry_entries(base)):
+        if await self._rebalance.look(base, desired, spec, look, deployment, self._retry_entries(base)):
             return True
         plan = decide(look)
-        return await self._do(base, wish, spec, look, plan)
+        return await self._do(base, desired, spec, look, plan)
 
     async def _drop_hollow(self, base: str) -> bool:
         """Delete slice keys that have no instances."""
@@ -331,17 +333,17 @@ class DeploymentController(BatchController):
     # Progress
 
     async def _is_about_others(
-        self, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
+        self, desired: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
     ) -> bool:
         """Return whether the blueprint's new revision leaves this slice unchanged."""
-        if spec is None or deployment is None or deployment.value.blueprint != wish.name:
+        if spec is None or deployment is None or deployment.value.blueprint != desired.name:
             return False
-        return await self._wishes.is_about_others(wish, spec, deployment.value.number)
+        return await self._blueprints.is_about_others(desired, spec, deployment.value.number)
 
     async def _advance(
         self,
         base: str,
-        wish: DesiredSlice,
+        desired: DesiredSlice,
         old: Entry[Deployment] | None,
         aims: Aim,
         failures: Iterable[Entry[Retries]],
@@ -351,18 +353,18 @@ class DeploymentController(BatchController):
         if new is None:
             if self._fleet.roster(base) or self._is_damaged(base):
                 return False
-            txn = transactions.forget_slice(base, wish, old)
+            txn = transactions.forget_slice(base, desired, old)
             if not txn.then:
                 return False
-            why = Why(what="forgotten", why="no blueprint names it, and no instance is left", read=(old, wish.owner))
+            why = Why(what="forgotten", why="no blueprint names it, and no instance is left", read=(old, desired.owner))
             await self._writing.write(base, subject, txn, why)
             self._release(base)
             return True
         if old is not None and new == old.value:
             return False
-        txn = transactions.write_deployment(base, wish, old, new, failures)
+        txn = transactions.write_deployment(base, desired, old, new, failures)
         what = new.phase.value if old is None or old.value.phase is not new.phase else "deployment"
-        read = (old, wish.owner, wish.blueprint)
+        read = (old, desired.owner, desired.blueprint)
         await self._writing.write(base, subject, txn, Why(what=what, why=new.why or f"{new.artifact}", read=read))
         if what != "deployment":
             self._tell(f"slice {base}: {new.phase.value}: {new.artifact}{f': {new.why}' if new.why else ''}")
@@ -381,14 +383,17 @@ class DeploymentController(BatchController):
                 return False
         return True
 
-    async def _is_needless(self, base: str, wish: DesiredSlice) -> bool:
+    async def _is_needless(self, base: str, desired: DesiredSlice) -> bool:
         """Return whether no other slice that is being removed, of this blueprint or another one, still needs it."""
-        others = {one.base: one for one in (*await self._wishes.leaving(""), *await self._wishes.company(base, wish))}
+        others = {
+            one.base: one
+            for one in (*await self._blueprints.leaving(""), *await self._blueprints.company(base, desired))
+        }
         needed = transitive_needs(base, others)  # in a cycle across revisions neither waits for the other
         for other in others.values():
             if other.base in needed or base not in other.needs:
                 continue
-            if self._fleet.roster(other.base) and self._wishes.of(other.base)[1] is None:
+            if self._fleet.roster(other.base) and self._blueprints.of(other.base)[1] is None:
                 self._awaited.setdefault(other.base, {})[base] = None
                 return False
         return True
@@ -400,18 +405,24 @@ class DeploymentController(BatchController):
     # Adding and removing instances
 
     async def _do(
-        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, look: SliceSnapshot, plan: SliceSteps
+        self, base: str, desired: DesiredSlice, spec: SliceSpec | None, look: SliceSnapshot, plan: SliceSteps
     ) -> bool:
         loads = Loads(plan.changes)
         try:
-            return await self._carry_out(base, wish, spec, look, plan, loads)
+            return await self._carry_out(base, desired, spec, look, plan, loads)
         finally:
             for artifact, numbers in loads.numbers.items():
                 self._fleet.planned_index(base).give_back(artifact, numbers)
             self._fleet.forget(base)
 
     async def _carry_out(  # noqa: PLR0917  (the spec, the snapshot, the plan)
-        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, look: SliceSnapshot, plan: SliceSteps, loads: Loads
+        self,
+        base: str,
+        desired: DesiredSlice,
+        spec: SliceSpec | None,
+        look: SliceSnapshot,
+        plan: SliceSteps,
+        loads: Loads,
     ) -> bool:
         for side, wanted in plan.loads:
             count = self._may_load(base, side, wanted)
@@ -424,9 +435,11 @@ class DeploymentController(BatchController):
         else:
             self._homeless.pop(base, None)
         if not plan.changes:
-            return await self._say(base, wish, loads.decisions, plan.stays_why if plan.stays and not plan.loads else "")
+            return await self._say(
+                base, desired, loads.decisions, plan.stays_why if plan.stays and not plan.loads else ""
+            )
         with self._loading.reserved(loads.nodes):
-            await self._write(base, wish, plan, loads, look.aim.settings)
+            await self._write(base, desired, plan, loads, look.aim.settings)
             await self._writing.caught_up(base)
         return True
 
@@ -439,7 +452,7 @@ class DeploymentController(BatchController):
         self._queue.add(base, after=left + 0.001)
         return 0
 
-    async def _say(self, base: str, wish: DesiredSlice, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
+    async def _say(self, base: str, desired: DesiredSlice, decisions: Mapping[str, SliceDecision], stays: str) -> bool:
         """Record why instances wait for a node, or stay on one that they must leave, if nothing else is written."""
         news = tuple((artifact, one.waiting, one.passed_over) for artifact, one in decisions.items() if one.waiting)
         if not news or self._told.get(base) == news:
@@ -453,21 +466,21 @@ class DeploymentController(BatchController):
             why = f"{stay}: {stays}"
         reasons = tuple(reason for one in decisions.values() for reason in one.passed_over)
         txn = Txn(
-            wish.unchanged(base),
+            desired.unchanged(base),
             [transactions.placement_decision(one, artifact) for artifact, one in decisions.items()],
         )
-        told = Why(what="waits", why=why, reasons=reasons, read=(wish.owner,))
+        told = Why(what="waits", why=why, reasons=reasons, read=(desired.owner,))
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, told)
         self._told[base] = news
         self._tell(f"slice {base}: {why}")
         return False
 
     async def _write(
-        self, base: str, wish: DesiredSlice, plan: SliceSteps, loads: Loads, settings: Mapping[int, SliceSettings]
+        self, base: str, desired: DesiredSlice, plan: SliceSteps, loads: Loads, settings: Mapping[int, SliceSettings]
     ) -> None:
         """Write all changes, in batches of slice keys. Conflict: some of them were not written."""
         at, fleet = self._clock.wall(), self._fleet
-        when, subject = wish.unchanged(base), DEPLOYMENT.fill(base=base)
+        when, subject = desired.unchanged(base), DEPLOYMENT.fill(base=base)
         said = {**plan.said, SliceState.LOAD.value: len(loads.nodes)} if loads.nodes else plan.said
         why = ", ".join(f"{count} × {what}" for what, count in said.items())
         written = (
@@ -503,9 +516,9 @@ def _is_known(spec: SliceSpec | None, deployment: Entry[Deployment] | None) -> b
     return deployment is None or (deployment.value.phase.is_known and deployment.value.strategy.type.is_known)
 
 
-def _is_news(wish: DesiredSlice, spec: SliceSpec | None, now: Deployment) -> bool:
+def _is_news(desired: DesiredSlice, spec: SliceSpec | None, now: Deployment) -> bool:
     """Return whether there is a new revision, or the blueprint was changed by hand."""
-    return now.number != wish.number or (
+    return now.number != desired.number or (
         spec is not None and (now.artifact, now.settings) != (spec.artifact, spec.settings)
     )
 

@@ -94,26 +94,26 @@ class DesiredBlueprints:
         deployment = self._view.deployments.get(base=base)
         return "" if deployment is None else deployment.value.blueprint
 
-    async def revision(self, wish: DesiredSlice) -> BlueprintRevision | None:
+    async def revision(self, desired: DesiredSlice) -> BlueprintRevision | None:
         """Return the applied revision; None: it was not recorded."""
-        if not wish.name:
+        if not desired.name:
             return None
-        at = (wish.name, wish.number)
+        at = (desired.name, desired.number)
         if at not in self._revisions:
-            entry = await BLUEPRINT_HISTORY.get(self._store, blueprint=wish.name, number=wish.number)
+            entry = await BLUEPRINT_HISTORY.get(self._store, blueprint=desired.name, number=desired.number)
             if len(self._revisions) >= _REMEMBERED:
                 self._revisions.clear()
             self._revisions[at] = None if entry is None else entry.value
         return self._revisions[at]
 
-    async def company(self, base: str, wish: DesiredSlice) -> tuple[SliceSpec, ...]:
+    async def company(self, base: str, desired: DesiredSlice) -> tuple[SliceSpec, ...]:
         """Return the slices that were deployed together with one that is being removed.
 
         If the blueprint was never applied through Hostler, only the leader that saw its deletion knows them.
         """
-        revision = await self.revision(wish)
+        revision = await self.revision(desired)
         return (
-            self._left.get(wish.name or self._deployed_blueprint(base), ())
+            self._left.get(desired.name or self._deployed_blueprint(base), ())
             if revision is None
             else revision.blueprint.slices
         )
@@ -123,18 +123,18 @@ class DesiredBlueprints:
         found: list[SliceSpec] = []
         for key in tuple(self._view.owners.entries):
             base = key[len(_OWNERS) :]
-            wish, spec = self.of(base)
+            desired, spec = self.of(base)
             if base == but or spec is not None:
                 continue
-            revision = await self.revision(wish)
+            revision = await self.revision(desired)
             said = None if revision is None else revision.blueprint.spec_of(base)
             if said is not None:
                 found.append(said)
         return found
 
-    async def is_about_others(self, wish: DesiredSlice, spec: SliceSpec, before: int) -> bool:
+    async def is_about_others(self, desired: DesiredSlice, spec: SliceSpec, before: int) -> bool:
         """Return whether the blueprint changed since revision `before`, but not in this slice."""
-        now, then = await self.revision(wish), await self.revision(replace(wish, number=before))
+        now, then = await self.revision(desired), await self.revision(replace(desired, number=before))
         if now is None or then is None or then.blueprint.spec_of(spec.base) != spec:
             return False
         return now.blueprint.slices != then.blueprint.slices
@@ -186,39 +186,41 @@ class Atomic:
         self,
         store: Store,
         view: View,
-        wishes: DesiredBlueprints,
+        blueprints: DesiredBlueprints,
         writing: GuardedWriter,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
         self._reading = Reading(store, view)
-        self._wishes, self._writing, self._clock, self._tell = wishes, writing, clock, tell
+        self._blueprints, self._writing, self._clock, self._tell = blueprints, writing, clock, tell
         self._left: dict[str, int] = {}  # revisions that cannot be rolled back, by blueprint
 
     async def look(
-        self, base: str, wish: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
+        self, base: str, desired: DesiredSlice, spec: SliceSpec | None, deployment: Entry[Deployment] | None
     ) -> bool:
         """Roll back the blueprint if this slice failed; return whether that was done."""
-        if spec is None or deployment is None or wish.blueprint is None:
+        if spec is None or deployment is None or desired.blueprint is None:
             return False
         now = deployment.value
         if spec.atomicity is not Atomicity.ALL_OR_NOTHING or now.phase not in _FAILED:
             return False
-        if now.number != wish.number or self._left.get(wish.name) == wish.number:
+        if now.number != desired.number or self._left.get(desired.name) == desired.number:
             return False
-        revision = await self._wishes.revision(wish)
+        revision = await self._blueprints.revision(desired)
         is_new = revision is not None and not revision.rollback_to
-        if not is_new or await self._wishes.is_about_others(wish, spec, wish.number - 1):
+        if not is_new or await self._blueprints.is_about_others(desired, spec, desired.number - 1):
             return False  # the slice failed in an earlier revision
-        why = await self._take_back(base, wish, deployment)
+        why = await self._take_back(base, desired, deployment)
         if why:
-            self._left[wish.name] = wish.number
-            self._tell(f"blueprint {wish.name}: revision {wish.number} not rolled back although {base} failed: {why}")
+            self._left[desired.name] = desired.number
+            self._tell(
+                f"blueprint {desired.name}: revision {desired.number} not rolled back although {base} failed: {why}"
+            )
         return not why
 
-    async def _take_back(self, base: str, wish: DesiredSlice, deployment: Entry[Deployment]) -> str:
+    async def _take_back(self, base: str, desired: DesiredSlice, deployment: Entry[Deployment]) -> str:
         """Roll back the blueprint. Return the reason if that is not possible; empty: done."""
-        name, blueprint = wish.name, wish.blueprint
+        name, blueprint = desired.name, desired.blueprint
         numbers, _ = await self._reading.numbers(name)
         try:
             target = await self._reading.before(name, None if blueprint is None else blueprint.value, numbers)
@@ -230,15 +232,19 @@ class Atomic:
         for problem in problems(case, target.blueprint):
             return str(problem)
         number = case.number + 1
-        said = f"{base} failed, and revision {wish.number} is all or nothing: {deployment.value.why}"
+        said = f"{base} failed, and revision {desired.number} is all or nothing: {deployment.value.why}"
         record = BlueprintRevision(
             number=number, blueprint=target.blueprint, by=BY, at=self._clock.wall(), rollback_to=target.number
         )
-        when = [*wish.unchanged(base), DEPLOYMENT.unchanged(deployment), *comparisons(case, target.blueprint, number)]
+        when = [
+            *desired.unchanged(base),
+            DEPLOYMENT.unchanged(deployment),
+            *comparisons(case, target.blueprint, number),
+        ]
         txn = Txn(list(dict.fromkeys(when)), operations(case, target.blueprint, record))
         if max(len(txn.when), len(txn.then)) > WRITES:
             return "too many slices would be added and removed in one transaction"
-        read = (deployment, wish.owner, blueprint)
+        read = (deployment, desired.owner, blueprint)
         why = Why(what="taken back", why=f"{said}; rolling back to revision {target.number}", read=read)
         await self._writing.write(base, BLUEPRINT.fill(blueprint=name), txn, why)
         self._tell(f"blueprint {name}: rolling back to revision {target.number} as revision {number}: {said}")

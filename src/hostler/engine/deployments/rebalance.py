@@ -70,7 +70,7 @@ class Rebalance:
     async def look(  # noqa: PLR0917  (the spec and the status)
         self,
         base: str,
-        wish: DesiredSlice,
+        desired: DesiredSlice,
         spec: SliceSpec | None,
         look: SliceSnapshot,
         deployment: Entry[Deployment] | None,
@@ -83,18 +83,18 @@ class Rebalance:
         if move is None:
             if self._every is None or not self._may_start(look, deployment.value, retries):
                 return False
-            return await self._start(base, wish, spec, look, deployment)
+            return await self._start(base, desired, spec, look, deployment)
         against = self._against(look, deployment.value)
         if against:
             why = f"the move of an instance from {move.source} to {move.target} is given up: {against}"
-            txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [])
+            txn = transactions.together([*desired.unchanged(base), DEPLOYMENT.unchanged(deployment)], [])
             txn.then.append(DEPLOYMENT.put(self._ended(deployment.value), base=base))
             await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, Why(what="move given up", why=why))
             return True
         party = look.roster.party(new_side(deployment.value))
         if party.totals[InstanceState.ACTIVE] < _there(party) or look.fresh:
             return False
-        return await self._finish(base, wish, deployment, move)
+        return await self._finish(base, desired, deployment, move)
 
     # Internal
 
@@ -136,7 +136,7 @@ class Rebalance:
         return ""
 
     async def _start(
-        self, base: str, wish: DesiredSlice, spec: SliceSpec, look: SliceSnapshot, deployment: Entry[Deployment]
+        self, base: str, desired: DesiredSlice, spec: SliceSpec, look: SliceSnapshot, deployment: Entry[Deployment]
     ) -> bool:
         every, wall = self._every or 0.0, self._clock.wall()
         avoided = self._loading.avoided_nodes(spec.artifact)
@@ -162,7 +162,7 @@ class Rebalance:
             written = transactions.slice_change(
                 spot, self._fleet.entry(*spot), {numbers[0]: one}, at=wall, settings=look.aim.settings
             )
-            txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
+            txn = transactions.together([*desired.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
             move = Move(source=source, target=target, why=why, at=wall)
             chosen = Reason(subject=target, why=why)
             decision = SliceDecision(chosen=(chosen,), fence=self._writing.fence(), at=wall)
@@ -179,7 +179,7 @@ class Rebalance:
             self._fleet.forget(base)
         return True
 
-    async def _finish(self, base: str, wish: DesiredSlice, deployment: Entry[Deployment], move: Move) -> bool:
+    async def _finish(self, base: str, desired: DesiredSlice, deployment: Entry[Deployment], move: Move) -> bool:
         side = new_side(deployment.value)
         spot: Spot = (move.source, side.artifact)
         entry = self._fleet.entry(*spot)
@@ -194,7 +194,7 @@ class Rebalance:
         why = f"{MOVED.removeprefix(LEAVING)}{move.target}: {move.why}"
         goes = commanded_instance(msgspec.structs.replace(one, why=why), SliceState.DEACTIVATE)
         written = transactions.slice_change(spot, entry, {number: goes}, at=self._clock.wall(), settings={})
-        txn = transactions.together([*wish.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
+        txn = transactions.together([*desired.unchanged(base), DEPLOYMENT.unchanged(deployment)], [written])
         txn.then.append(DEPLOYMENT.put(self._ended(deployment.value), base=base))
         why = f"instance {number} leaves {move.source}: another one serves on {move.target}; {move.why}"
         await self._writing.write(base, DEPLOYMENT.fill(base=base), txn, Why(what="moved away", why=why, read=(entry,)))

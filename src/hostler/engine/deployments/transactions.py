@@ -119,24 +119,24 @@ def together(when: Sequence[Comparison], batch: Sequence[Written]) -> Txn:
 
 
 def write_deployment(
-    base: str, wish: DesiredSlice, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
+    base: str, desired: DesiredSlice, old: Entry[Deployment] | None, new: Deployment, retries: Iterable[Entry[Retries]]
 ) -> Txn:
     """Write the deployment. A new revision deletes the failure counts (`retries`): its version is tried afresh."""
-    txn = Txn(wish.unchanged(base), [DEPLOYMENT.put(new, base=base)])
+    txn = Txn(desired.unchanged(base), [DEPLOYMENT.put(new, base=base)])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
     if old is not None:
         txn.then += [Delete(entry.key) for entry in retries]
     return txn
 
 
-def forget_slice(base: str, wish: DesiredSlice, old: Entry[Deployment] | None) -> Txn:
+def forget_slice(base: str, desired: DesiredSlice, old: Entry[Deployment] | None) -> Txn:
     """Delete the records of a slice that no blueprint names and that has no instances."""
-    txn = Txn(wish.unchanged(base), [])
+    txn = Txn(desired.unchanged(base), [])
     txn.when.append(DEPLOYMENT.absent(base=base) if old is None else DEPLOYMENT.unchanged(old))
     if old is not None:
         txn.then.append(Delete(old.key))
-    if wish.owner is not None:
-        txn.then.append(Delete(wish.owner.key))
+    if desired.owner is not None:
+        txn.then.append(Delete(desired.owner.key))
     if txn.then:
         txn.then += [DeletePrefix(of_base(family.prefix(), base)) for family in (RETRIES, SLICE_DECISION)]
         txn.then.append(DeletePrefix(ALERT.prefix(base=base)))
