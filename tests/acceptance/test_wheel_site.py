@@ -143,7 +143,7 @@ def test_no_file_of_the_page_names_another_server(site: dict[str, bytes]) -> Non
 
 
 def test_a_field_that_is_renamed_in_a_record_of_the_api_fails_the_check_of_types(tree: Path) -> None:
-    records = tree / "src" / "hostler" / "model" / "overview_api.py"
+    records = tree / "src" / "hostler" / "model" / "control_api.py"
     before = records.read_text()
     check = [sys.executable, "web/build.py", "--check"]
     try:
