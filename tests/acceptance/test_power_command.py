@@ -188,7 +188,7 @@ async def test_the_leader_has_the_switch_that_the_settings_name() -> None:
         nodes = next(each for each in plane.controllers() if each.name == "nodes")
         assert isinstance(nodes._power, CommandPower)  # type: ignore[attr-defined]
         assert (nodes._power._command, nodes._power._timeout) == (("/off", "{node}"), 9.0)  # type: ignore[attr-defined]
-        assert nodes._grace == 7.0  # type: ignore[attr-defined]
+        assert nodes._power_rules.grace == 7.0  # type: ignore[attr-defined]
         await plane._hasher.aclose()
 
 

@@ -25,9 +25,7 @@ from hostler.model import (
     lab,
     migration,
     node,
-    reason,
     replica,
-    retained,
     rollout,
     trace,
     vm,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parent / "golden"
 MODULES: tuple[ModuleType, ...] = (
-    *(access, deployment, inventory, lab, migration, node, reason, replica, retained, rollout, trace, vm, workload),
+    *(access, deployment, inventory, lab, migration, node, replica, rollout, trace, vm, workload),
 )
 RECORDS: dict[str, type[Record]] = {
     name: cls
