@@ -120,10 +120,9 @@ def all_may_go_at_once(patch: pytest.MonkeyPatch) -> Factories:
     """Every ready instance may be stopped, however few are left."""
     sound = controller.aim
 
-    def generous(*wishes: Any, **seen: Any) -> Any:
-        found = sound(*wishes, **seen)
-        counts = wishes[5]
-        return replace(found, spare=tuple((side, count.ready) for side, count in counts.items()))
+    def generous(snapshot: Any, *, now: float) -> Any:
+        found = sound(snapshot, now=now)
+        return replace(found, spare=tuple((side, count.ready) for side, count in snapshot.counts.items()))
 
     patch.setattr(controller, "aim", generous)
     return Factories()
