@@ -108,7 +108,7 @@ def clone_spec(spec: VmSpec, origin: VirtualMachine, handle: VmHandle | None) ->
     )
 
 
-def updated(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMachine:
+def apply_update(vm: VirtualMachine, update: VmUpdate, *, wall: float) -> VirtualMachine:
     """Return the machine with the update applied. Invalid: a disk would shrink. Conflict: its workload defines it."""
     _check_kept(vm)
     shape = {name: value for name in SHAPE if (value := getattr(update, name)) is not UNSET}
@@ -186,7 +186,7 @@ def add_snapshot(vm: VirtualMachine, handle: VmHandle | None, name: str) -> Virt
     return msgspec.structs.replace(vm, snapshots=(*vm.snapshots, name), dropped=dropped)
 
 
-def restored(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
+def request_restore(vm: VirtualMachine, handle: VmHandle | None, name: str) -> VirtualMachine:
     """Request a restore to a snapshot. NotFound: it has none of this name; Conflict: it is not ready."""
     _check_kept(vm)
     _check_has(vm, name)

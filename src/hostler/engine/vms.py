@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LOCK_TTL = 30.0
 CREATED, DONE, ACCEPTED = 201, 200, 202
 _RIGHT = "modify_workloads"
-Wish: TypeAlias = "Callable[[VirtualMachine, VmHandle | None], VirtualMachine]"
+SpecChange: TypeAlias = "Callable[[VirtualMachine, VmHandle | None], VirtualMachine]"
 
 
 class VmService:
@@ -117,7 +117,7 @@ class VmService:
         return await self._writer.once(request, VmView, lambda: self._create(request, vm, verb, held))
 
     async def change(
-        self, request: Request, vm: VirtualMachine, verb: str, change: Wish, held: Pieces
+        self, request: Request, vm: VirtualMachine, verb: str, change: SpecChange, held: Pieces
     ) -> Written[VmView]:
         """Change the spec for another service, with the pieces in `held`."""
         return await self._change(request, vm.org, vm.project, vm.id, _Change(verb, change, status=ACCEPTED, held=held))
@@ -126,7 +126,7 @@ class VmService:
         """Apply the update. `at_next_boot` of the answer lists what a running machine gets at its next boot."""
         wall = self._clock.wall()
         sized = any(getattr(update, name) is not UNSET for name in ("cpus", "memory_mib", "disk_gib"))
-        change = _Change("vm.update", lambda found, _: vm_changes.updated(found, update, wall=wall), sized=sized)
+        change = _Change("vm.update", lambda found, _: vm_changes.apply_update(found, update, wall=wall), sized=sized)
         return await self._change(request, org, project, vm, change)
 
     async def start(self, request: Request, org: str, project: str, vm: str) -> Written[VmView]:
@@ -157,7 +157,7 @@ class VmService:
 
     async def restore(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
         """Restore the machine to the snapshot, once."""
-        change = _Change("vm.restore", lambda found, handle: vm_changes.restored(found, handle, name))
+        change = _Change("vm.restore", lambda found, handle: vm_changes.request_restore(found, handle, name))
         return await self._change_locked(request, org, project, vm, change)
 
     async def drop_snapshot(self, request: Request, org: str, project: str, vm: str, name: str) -> Written[VmView]:
@@ -295,7 +295,7 @@ class VmService:
         request.check_match(f"vm {entry.value.name}", entry.mod_revision)
         handle = await self._handle(entry)
         held_when, held_then = change.held
-        old, new = entry.value, change.wish(entry.value, handle)
+        old, new = entry.value, change.apply(entry.value, handle)
         if new == old:
             view, when = self._reader.view(request.caller, entry, handle), [VM.unchanged(entry), *held_when]
             await self._writer.remember(request, when, held_then, status=change.status, answer=view)
@@ -388,7 +388,7 @@ class _Change(msgspec.Struct, frozen=True):
     """A change of the spec, and how it is recorded. `sized`: it may change the usage of the project."""
 
     verb: str
-    wish: Wish
+    apply: SpecChange
     status: int = DONE
     sized: bool = False
     held: Pieces = ([], [])
