@@ -15,11 +15,11 @@ from hostler.errors import Invalid, Unavailable
 async def test_a_second_run_adds_accounts_and_keeps_all_passwords(tmp_path: Path) -> None:
     path = tmp_path / "passwords.txt"
     async with serving(sockets=True) as api, Client(api.url, api.admin) as client:
-        with PasswordList.opened(path) as known:
+        with PasswordList.open(path) as known:
             assert await create_accounts(client, ["ada", "Lea Marie"], known) == (["ada", "Lea Marie"], [])
         first = path.read_text()
         assert path.stat().st_mode & 0o777 == 0o600
-        with PasswordList.opened(path) as known:
+        with PasswordList.open(path) as known:
             assert await create_accounts(client, ["ada", "bob", "Lea Marie"], known) == (["bob"], [])
         lines = path.read_text()
         assert lines.startswith(first)
@@ -31,7 +31,7 @@ async def test_a_second_run_adds_accounts_and_keeps_all_passwords(tmp_path: Path
         ada = await client.users.get("ada")
         assert (ada.memberships, ada.has_password) == (("labs/ada",), True)
 
-        with PasswordList.opened(tmp_path / "other.txt") as known:
+        with PasswordList.open(tmp_path / "other.txt") as known:
             assert await create_accounts(client, ["ada"], known) == ([], ["ada"])
         assert not (tmp_path / "other.txt").read_text()
 
@@ -40,11 +40,11 @@ async def test_a_run_that_ended_in_between_goes_on_with_the_password_in_the_list
     path = tmp_path / "passwords.txt"
     path.write_text("ada k7mp-2hxr-wq9d")  # as if its power had failed before the account was made
     async with serving(sockets=True) as api, Client(api.url, api.admin) as client:
-        with PasswordList.opened(path) as known:
+        with PasswordList.open(path) as known:
             assert await create_accounts(client, ["ada"], known) == (["ada"], [])
             with pytest.raises(Invalid):
                 await create_accounts(client, ["b/b"], known)
-            with pytest.raises(Unavailable, match="another hostler lab accounts"), PasswordList.opened(path):
+            with pytest.raises(Unavailable, match="another hostler lab accounts"), PasswordList.open(path):
                 pass
         assert path.read_text() == "ada k7mp-2hxr-wq9d"
         said = {"name": "ada", "password": "k7mp-2hxr-wq9d"}

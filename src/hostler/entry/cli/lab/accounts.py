@@ -46,7 +46,7 @@ class PasswordList:
 
     @classmethod
     @contextmanager
-    def open_list(cls, path: Path) -> Iterator[PasswordList]:
+    def open(cls, path: Path) -> Iterator[PasswordList]:
         """Open the list, locked for this process. A new file is readable only by its owner."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -108,7 +108,7 @@ def accounts(names: Path, passwords: Path) -> None:
     wanted = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not wanted:
         raise Invalid(f"names {names}: the file is empty; write one name on each line")
-    with PasswordList.open_list(passwords) as known:
+    with PasswordList.open(passwords) as known:
         complete(_accounts(chosen_server(), wanted, known, passwords))
 
 
