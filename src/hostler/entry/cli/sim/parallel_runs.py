@@ -74,7 +74,7 @@ def crew(runs: Sequence[Run], jobs: int) -> Iterator[Ran]:
         while ready.get_map():
             for key, _ in ready.select():
                 worker = key.data
-                found = worker.received()
+                found = worker.receive()
                 if left and worker.alive:
                     worker.hand(left.pop())
                 else:
@@ -105,7 +105,7 @@ class _Worker:
 
     def hand(self, run: Run) -> None:
         self._run = run
-        with suppress(BrokenPipeError):  # the process has died; `received` reports that
+        with suppress(BrokenPipeError):  # the process has died; `receive` reports that
             stdin = cast("IO[bytes]", self._process.stdin)
             stdin.write(msgspec.json.encode(run) + b"\n")
             stdin.flush()
