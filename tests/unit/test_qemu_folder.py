@@ -50,6 +50,8 @@ def test_a_place_keeps_its_id_and_belongs_to_one(tmp_path: Path) -> None:
         _ = first.id
     with first, pytest.raises(Unavailable, match="another process has them open"):
         NodeFolder(tmp_path).open()
+    with first, pytest.raises(Unavailable, match="another process has them open"):
+        first.open()
     with NodeFolder(tmp_path) as second:
         assert second.id == first.id
 

@@ -311,7 +311,7 @@ class PacedLoop(ProcessLoop):
         return world + looking
 
     def _shuffle(self, handles: list[asyncio.Handle]) -> None:
-        """Do nothing: `_admitted` has already ordered the handles."""
+        """Do nothing: `_runnable` has already ordered the handles."""
 
     def _let_in(self) -> None:
         with self._bell:

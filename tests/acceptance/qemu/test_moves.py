@@ -16,7 +16,6 @@ import pytest
 from apart import run_apart
 from dose import rotates
 from guest_login import node, plan, run
-from guests import repeat
 from harness.pace import patience
 from up_process import HostlerProcess
 from warm_image import OPTIONS, warm_images
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(300), rotates(2, "src/hostler/drivers/machines/qemu")]
 VM = "traveller"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
-LOAD = f"({repeat('dd if=/dev/urandom of=/tmp/load bs=64k count=32; sync', every=0.1)}) > /dev/null 2>&1 & "
+LOAD = "(while :; do dd if=/dev/urandom of=/tmp/load bs=64k count=128; sync; done) > /dev/null 2>&1 & "
 
 
 @pytest.fixture(scope="module")

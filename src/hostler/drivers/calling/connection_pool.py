@@ -22,7 +22,7 @@ SPARE = 4
 
 
 class TcpConnectionPool:
-    """`hostler.ports.calls.Lines` over TCP; an address with a slash is a unix socket."""
+    """`hostler.ports.calls.WorkerConnections` over TCP; an address with a slash is a unix socket."""
 
     def __init__(self, token: str, *, caller: str = "", connect_within: float = CONNECT_WITHIN) -> None:
         self._hello = Hello(token, caller)

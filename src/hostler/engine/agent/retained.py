@@ -118,7 +118,7 @@ class RetainedMachines:
             await self._changed.wait()
             self._changed.clear()
             if not (self._session.open and self._session.may_act()):
-                continue  # a new session calls `changed`
+                continue  # a new session calls `schedule_check`
             try:
                 await self._publish()
                 for entry in tuple(self.requests.entries.values()):

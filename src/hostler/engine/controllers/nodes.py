@@ -40,6 +40,9 @@ PASS_EVERY = 30.0
 RECORD_AGAIN = 1.0
 """Seconds after which recording an unreachable node is retried."""
 
+CATCH_UP = 1.0
+"""Seconds after which a node is reconciled again that the caches call empty and the store does not."""
+
 
 class NodeController(Controller):
     """Reconciles nodes. With `power`, nodes that are unreachable for `power_grace` are switched off.
@@ -147,6 +150,7 @@ class NodeController(Controller):
             self._queue.add(node, after=step.after)
         match step.act:
             case Act.DECOMMISSION if not await self._is_empty_in_store(node):
+                self._queue.add(node, after=CATCH_UP)  # the caches are behind the store
                 return
             case Act.SWITCH_OFF if not await self._switch_off(snapshot):
                 return

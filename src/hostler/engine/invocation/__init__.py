@@ -8,5 +8,5 @@ call_metrics       measurements of this process, per second
 metrics_collector  measurements of all routers: on the leader, and for clients on every replica
 registration       registers this process with the workers, which then accept its calls
 
-There are no sockets here: `hostler.ports.calls.Lines` has them.
+There are no sockets here: `hostler.ports.calls.WorkerConnections` has them.
 """

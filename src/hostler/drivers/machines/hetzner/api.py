@@ -77,7 +77,7 @@ class Threads:
         return await self._start_thread(call)
 
     async def write(self, what: str, call: Callable[[], T]) -> T:
-        """Run a call that writes. A cancelled caller waits up to `LEAVES_WITHIN` seconds for its end; see `settled`."""
+        """Run a call that writes. A cancelled caller waits up to `LEAVES_WITHIN` seconds for its end."""
         await self._free.acquire()
         answer = self._start_thread(call)
         self._writes[answer] = what

@@ -124,7 +124,7 @@ class HetznerMachines(Closing):
         async with self._verb(plan.label.vm):
             try:
                 return await self._machine_after(await self._create_server(plan))
-            except Taken:  # an answer was lost, and its server appeared after `_created` had read the state
+            except Taken:  # an answer was lost, and its server appeared after `_create_server` had read the state
                 return await self._machine_after(await self._create_server(plan))
 
     async def mark(self, plan: MachinePlan) -> Machine:

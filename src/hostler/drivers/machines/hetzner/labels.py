@@ -216,7 +216,7 @@ def pack_key(public: str) -> str:
 
 
 def unpack_key(packed: str) -> str:
-    """Return the public key of `packed_key`'s result; empty: it is not a key."""
+    """Return the public key of `pack_key`'s result; empty: it is not a key."""
     try:
         raw = _unbase32(packed)
     except ValueError:

@@ -233,7 +233,7 @@ class Watch:
             changed(vm)
 
     def changing(self, vm: str) -> None:
-        """Record that a verb changes the machine. Unless `left` follows, the next listing reports it as changed."""
+        """Record that a verb changes the machine. Without `record_status`, the next listing reports it as changed."""
         self._known[vm] = ""
         self._last = None
 

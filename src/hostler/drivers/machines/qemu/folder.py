@@ -312,12 +312,13 @@ class NodeFolder:
         return until is not None and now < until
 
     def _take_lock(self) -> None:
-        self._lock = FileLock.acquire(self.path / "lock")
-        if self._lock is None:
+        lock = FileLock.acquire(self.path / "lock")
+        if lock is None:
             raise Unavailable(
                 f"machines in {self.path}: another process has them open; stop that agent first, or give this one"
                 " another folder"
             )
+        self._lock = lock
 
     def _sweep(self) -> None:
         """Remove what interrupted removals left."""

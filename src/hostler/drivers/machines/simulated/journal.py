@@ -113,9 +113,10 @@ class FileHost(SimulatedHost):
             raise _failure_of(self._folder, "cannot be opened", error) from None
 
     def _take_lock(self) -> None:
-        self._lock = FileLock.acquire(self._folder / "lock")
-        if self._lock is None:
+        lock = FileLock.acquire(self._folder / "lock")
+        if lock is None:
             raise self._taken_error()
+        self._lock = lock
 
     def _read_all(self) -> None:
         boot = self._boot or boot_id()

@@ -335,9 +335,10 @@ class ProcessSlices:
             (self._folder / name).mkdir(parents=True, mode=0o700, exist_ok=True)
         for name in ("", "gateway"):  # workers run as other users, and have descriptors of these folders
             (self._folder / name).chmod(0o711)
-        self._lock = FileLock.acquire(self._folder / "lock")
-        if self._lock is None:
+        lock = FileLock.acquire(self._folder / "lock")
+        if lock is None:
             raise Conflict(f"{self._folder}: another process runs the slices of this node; end it first")
+        self._lock = lock
         self._library.open()
 
     def _unlock(self) -> None:

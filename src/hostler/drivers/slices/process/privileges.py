@@ -1,12 +1,8 @@
 """The user that a slice's process runs as, and its limits.
 
-As with guests (`machines/qemu/rights.py`): where the agent may change users, each process has a separate user. Its code
-must then be readable for other users. If the agent's Python is not, the system's Python of the same version runs it; if
-that is not possible either, the process runs as the agent's user, without capabilities, and this is reported.
-
-Where the agent is not root, a process runs as the agent's user, in namespaces in which the agent's files do not exist
-(`hostler.slices.confinement`). Where such namespaces cannot be created, the process is refused, unless `slice_users` is
-`owner`.
+As with guests (`hostler.drivers.privileges`): where the agent may change users, each process has a separate user. Its
+code must then be readable for other users. If the agent's Python is not, the system's Python of the same version runs
+it; if that is not possible either, the process runs as the agent's user, without capabilities, and this is reported.
 """
 
 from __future__ import annotations
