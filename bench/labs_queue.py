@@ -81,8 +81,8 @@ PEERS = (
 )
 UP, ALONE, TWO, MIXED, LATER = (
     "hostler up, simulated machines",
-    "hostler labs worker alone",
-    "hostler labs worker, 2 processes",
+    "hostler lab worker alone",
+    "hostler lab worker, 2 processes",
     "hostler up, starts and stops mixed",
     "hostler up, pushed while it works",
 )
@@ -202,7 +202,7 @@ async def _own(
         if how == "up":
             command += ["up", "--machines", "simulated", "--nodes", str(NODES), "--listen", "127.0.0.1:0"]
         else:
-            command += ["labs", "worker", "--store", path_url("sqlite", Path(folder) / "bench.db")]
+            command += ["lab", "worker", "--store", path_url("sqlite", Path(folder) / "bench.db")]
         async with at_work([*command, "--log-level", "warning"], environ, Path(folder), processes=processes) as crew:
             paces = [await drain(redis, OWN_COUNTS, crew, len(requests))]
             if then:

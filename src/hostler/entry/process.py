@@ -7,6 +7,7 @@ ends when it loses its key, and its supervisor restarts it. `hostler up` has no 
 an hour has lost its leadership, stops its leader work, and becomes a candidate again. Fences prevent late writes of
 such a process. `Watchdog` ends the process if the work does not stop.
 
+The guard process of each fenced machine stops it in time. The host's hardware watchdog covers failures that also stop
 the guards: a host that hangs, and a process that survives SIGKILL. The event loop of the process with the agents feeds
 it, as long as no fenced machine runs past its lease (`watched_host`).
 """

@@ -1,4 +1,9 @@
-"""What a command asks before it acts, and what it shows while it waits."""
+"""What a command asks before it acts, and what it shows while it waits.
+
+Something is destroyed only after a confirmation. At a terminal the user is asked, unless `--yes` is given. Without a
+terminal, `ask_if_seen` proceeds: the script has named the object, which is enough. `ask` demands `--yes` there: for an
+operation that affects more than was named, or for which the operator takes responsibility.
+"""
 
 from __future__ import annotations
 

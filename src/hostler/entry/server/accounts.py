@@ -1,4 +1,11 @@
-"""Routes of accounts, tokens, projects and quotas, and of sessions; a browser has its session in a cookie."""
+"""Routes of accounts, tokens, projects and quotas, and of sessions.
+
+A browser has its session in a cookie: a token that scripts cannot read. It sends the cookie with every request to this
+server, also with requests of pages from other servers on this host, because cookies ignore ports. So the cookie alone
+does not permit writes. A write needs the header `Hostler-Csrf`, which is derived from the token and known only to our
+own page, and if the browser names the origin of the request, it must be this server. WebSockets accept no cookie, only
+tickets.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 
 
 PATH = "/v1/sessions/browser"
-TICKETS = "/v1/sessions/tickets"
 PAGE = "/#/sign-in"
 """The page that takes a ticket from the URL fragment; browsers never send the fragment to a server."""
 HEADER = b"hostler-csrf"

@@ -39,7 +39,12 @@ _Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 class Proxies:
-    """The trusted proxies: addresses and networks."""
+    """The trusted proxies: addresses and networks, in the setting `trusted_proxies`.
+
+    Headers are trusted only from them. `X-Forwarded-Proto` says whether the client used https. `X-Forwarded-For` gives
+    the client's address: the last one that is not a trusted proxy. Values that cannot be parsed are ignored.
+    `Forwarded` is not read.
+    """
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._networks = tuple(ipaddress.ip_network(each) for each in trusted)

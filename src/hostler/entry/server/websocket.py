@@ -34,7 +34,11 @@ _EACH = 64
 
 
 class WebSocketInput:
-    """Input of a WebSocket client.
+    """Input of a WebSocket client to a machine: JSON texts to a terminal or shell, bytes to a channel.
+
+    Some input is read ahead of what the machine accepts, so that a disconnect is noticed while the machine accepts
+    nothing. The machine must accept input within a time limit. After that, typed text is dropped. A byte stream with
+    gaps is useless, so its channel is closed. The texts are those of `entry.terminal.protocol`.
 
     `last_words`: seconds to deliver what was sent before the disconnect; None: as long as some of it is accepted in
     time, because it may be the end of a file.
@@ -141,7 +145,13 @@ LARGEST = 256 * 1024
 
 
 async def join_streams(raw: Raw, channel: Channel, over: Awaitable[int]) -> None:
-    """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code."""
+    """Copy data until the client disconnects, the machine's side ends, or `over` returns a close code.
+
+    A WebSocket is closed for both directions at once. When the machine's side ends, all of its output is delivered,
+    then the WebSocket is closed with code 1000. When the client closes, all of its input is delivered first. Neither
+    side is read much faster than the other accepts data. A machine that accepts nothing does not hold a stream forever
+    (`WebSocketInput`).
+    """
     hearing = WebSocketInput(raw, last_words=None)  # `written_to` ends the stream if nothing is accepted
     leaving = asyncio.create_task(hearing.until_gone(), name="stream: hearing")
     taking = asyncio.create_task(hearing.written_to(channel.write), name="stream: input")

@@ -102,7 +102,7 @@ class Operation(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     quiet: bool = False
     """Whether successful requests are not logged although they write, because they are too frequent."""
     is_long: bool = False
-    """Whether it reads thousands of records: such reads are limited (`entry.server.long_reads`)."""
+    """Whether it reads thousands of records: such reads are limited (`entry.server.concurrency_limits`)."""
     costly: bool = False
     """Whether it costs as much as a write although it is a GET: it leaves tickets in the store."""
 

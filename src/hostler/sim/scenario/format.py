@@ -1,7 +1,7 @@
 """The file of a scenario. All errors in a file are reported, each with its line. The format: docs/simulation.md.
 
 scenario = read_scenario(text, "pdu-loss.yaml", include=read_beside)
-text = written(scenario)          # reading that gives the same scenario
+text = scenario_text(scenario)    # reading that gives the same scenario
 """
 
 from __future__ import annotations
