@@ -126,9 +126,7 @@ class Blueprints(Resource):
         **options: Unpack[Keyed],
     ) -> BlueprintStatus:
         """Pause its rollouts, or that of one slice. Gates still apply."""
-        return await self._wire.call(
-            BlueprintApi.pause, name, body=RolloutSelection(slice=slice, seen=dict(seen or {})), **options
-        )
+        return await self._order(BlueprintApi.pause, name, slice, seen, **options)
 
     async def resume(
         self,
@@ -139,9 +137,7 @@ class Blueprints(Resource):
         **options: Unpack[Keyed],
     ) -> BlueprintStatus:
         """Resume paused rollouts."""
-        return await self._wire.call(
-            BlueprintApi.resume, name, body=RolloutSelection(slice=slice, seen=dict(seen or {})), **options
-        )
+        return await self._order(BlueprintApi.resume, name, slice, seen, **options)
 
     async def approve(
         self,
@@ -152,9 +148,7 @@ class Blueprints(Resource):
         **options: Unpack[Keyed],
     ) -> BlueprintStatus:
         """Approve the current stage, if the strategy requires it."""
-        return await self._wire.call(
-            BlueprintApi.approve, name, body=RolloutSelection(slice=slice, seen=dict(seen or {})), **options
-        )
+        return await self._order(BlueprintApi.approve, name, slice, seen, **options)
 
     async def abort(
         self,
@@ -165,9 +159,7 @@ class Blueprints(Resource):
         **options: Unpack[Keyed],
     ) -> BlueprintStatus:
         """Abort the rollout: the previous version serves. The blueprint does not change."""
-        return await self._wire.call(
-            BlueprintApi.abort, name, body=RolloutSelection(slice=slice, seen=dict(seen or {})), **options
-        )
+        return await self._order(BlueprintApi.abort, name, slice, seen, **options)
 
     async def _order(
         self,
@@ -259,15 +251,13 @@ class Artifacts(Resource):
         info = await self.get(artifact)
         if Path(info.file).name != info.file or info.file.startswith("."):
             raise Refused(f"artifact {artifact}: its file name {info.file!r} is not a plain name; publish it again")
-        self._wire.address.to(*ArtifactApi.file.segments(artifact))
+        address = self._wire.address.to(*ArtifactApi.file.segments(artifact))
         folder, found, size = Path(to), hashlib.sha256(), 0
         fresh = folder / f".{info.file}.{secrets.token_hex(4)}"
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         try:
             with fresh.open("xb") as out:
-                async with self._wire.stream(
-                    self._wire.address.to(*ArtifactApi.file.segments(artifact)), {}
-                ) as content:
+                async with self._wire.stream(address, {}) as content:
                     async for chunk in content.iter_chunked(CHUNK):
                         size += len(chunk)
                         if size > info.size:

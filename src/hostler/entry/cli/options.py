@@ -71,8 +71,6 @@ def chosen_store(store_url: str | None) -> str:
         if given:
             return str(given)
         context = context.parent
-    from hostler.settings import load
-
     url = load().store
     path = local_path(url)
     if path is not None:

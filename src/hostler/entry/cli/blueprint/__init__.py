@@ -9,7 +9,6 @@ from hostler.entry.cli.app import LazyGroup
 _READ = "hostler.entry.cli.blueprint.read"
 _CHANGE = "hostler.entry.cli.blueprint.change"
 _ROLLOUT = "hostler.entry.cli.blueprint.rollout"
-_STATUS = "hostler.entry.cli.blueprint.rollout"
 
 COMMANDS = {
     "apply": (_CHANGE, "apply", "Apply a blueprint file, after showing its plan."),
@@ -17,7 +16,7 @@ COMMANDS = {
     "validate": (_CHANGE, "validate", "Check a file without a server."),
     "list": (_READ, "list_", "List all blueprints."),
     "get": (_READ, "get", "Show a blueprint as a file."),
-    "status": (_STATUS, "status", "Show the progress of a blueprint, slice by slice."),
+    "status": (_ROLLOUT, "status", "Show the progress of a blueprint, slice by slice."),
     "routes": (_READ, "routes", "List the HTTP routes of a blueprint."),
     "history": (_READ, "history", "List the revisions of a blueprint."),
     "rollback": (_CHANGE, "rollback", "Roll back to an earlier revision."),

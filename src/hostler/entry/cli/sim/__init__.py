@@ -6,8 +6,7 @@ import click
 
 from hostler.entry.cli.app import LazyGroup
 
-_LIVE = "hostler.entry.cli.sim.control"
-_BREAK = "hostler.entry.cli.sim.control"
+_CONTROL = "hostler.entry.cli.sim.control"
 _LIBRARY = "hostler.entry.cli.sim.library"
 
 COMMANDS = {
@@ -15,15 +14,15 @@ COMMANDS = {
     "list": (_LIBRARY, "list_", "List the scenarios that come with Hostler."),
     "show": (_LIBRARY, "show_", "Show the file of a scenario."),
     "serve": ("hostler.entry.cli.sim.serve", "serve", "Serve a simulated datacenter, with the whole API."),
-    "status": (_LIVE, "status", "Show the time, what is faulty, and the proposed repairs."),
-    "mode": (_LIVE, "mode", "Stop time, run it at a rate, or run without waiting."),
-    "step": (_LIVE, "step", "Advance the time."),
-    "save": (_LIVE, "save", "Save the simulation to a file for serve --resume."),
-    "log": (_LIVE, "log", "Show the log of the simulation."),
-    "fault": (_BREAK, "fault", "Inject a fault."),
-    "lift": (_BREAK, "lift", "Lift faults."),
-    "switch": (_BREAK, "switch", "Switch a blade, a port or a cable on or off."),
-    "repair": (_BREAK, "repair", "Show and perform repairs."),
+    "status": (_CONTROL, "status", "Show the time, what is faulty, and the proposed repairs."),
+    "mode": (_CONTROL, "mode", "Stop time, run it at a rate, or run without waiting."),
+    "step": (_CONTROL, "step", "Advance the time."),
+    "save": (_CONTROL, "save", "Save the simulation to a file for serve --resume."),
+    "log": (_CONTROL, "log", "Show the log of the simulation."),
+    "fault": (_CONTROL, "fault", "Inject a fault."),
+    "lift": (_CONTROL, "lift", "Lift faults."),
+    "switch": (_CONTROL, "switch", "Switch a blade, a port or a cable on or off."),
+    "repair": (_CONTROL, "repair", "Show and perform repairs."),
 }
 
 
