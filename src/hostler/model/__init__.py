@@ -20,10 +20,13 @@ keep_old_modules(
         "trace_api": ("control_api",),
     },
     renamed={
-        "ControlSeen": "ControlPlaneStatus",
-        "LeaderSeen": "LeaderStatus",
-        "Phase": "VmPhase",
-        "ReplicaSeen": "ReplicaStatus",
-        "StoreSeen": "StoreStatus",
+        "api": {"Phase": "VmPhase"},
+        "node_label": {"NAME": "HARDWARE_NAME", "NAME_RULE": "HARDWARE_NAME_RULE", "advertised": "hardware_labels"},
+        "overview_api": {
+            "ControlSeen": "ControlPlaneStatus",
+            "LeaderSeen": "LeaderStatus",
+            "ReplicaSeen": "ReplicaStatus",
+            "StoreSeen": "StoreStatus",
+        },
     },
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, field
 
+from hostler.kit.lazy_import import old_names
 from hostler.model.deployment import AlertMetric, Approval, BaseText, SliceSpec, StrategyKind
 from hostler.model.record import OpenEnum, Record
 from hostler.model.rollout import Phase
@@ -388,3 +389,23 @@ class BlueprintHistory(Record, frozen=True, kw_only=True):
     items: tuple[RevisionView, ...]
     after: str | None
     revision: int
+
+
+if not TYPE_CHECKING:  # the checker accepts the new names only
+    __getattr__ = old_names(
+        __name__,
+        {
+            name: f"hostler.model.slice_api.{name}"
+            for name in (
+                "BlueprintCalls",
+                "EndpointPage",
+                "EndpointView",
+                "SliceCalls",
+                "SliceInstanceView",
+                "SliceLog",
+                "SlicePage",
+                "SliceView",
+                "VersionCalls",
+            )
+        },
+    )

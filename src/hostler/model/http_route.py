@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from hostler.errors import Invalid
+from hostler.kit.lazy_import import old_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -234,3 +235,7 @@ def decode_segments(segments: Iterable[str]) -> list[str]:
         return [unquote_to_bytes(one).decode() for one in segments]
     except UnicodeDecodeError:
         raise Invalid("path: it is not UTF-8; percent-encode the UTF-8 bytes") from None
+
+
+if not TYPE_CHECKING:  # the checker accepts the new names only
+    __getattr__ = old_names(__name__, {"decoded": "decode_segments"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
+from hostler.kit.lazy_import import old_attribute, old_parameter
 from hostler.model.lab import LabRequest
 from hostler.testing.claim import check_all, trying
 
@@ -68,6 +69,7 @@ class InboxClaim(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
+    @old_parameter("open_door", "open_front_end")
     async def check(self, open_front_end: Callable[[], LabFrontEnd], *, rounds: int = ROUNDS) -> None:
         """Check the claim. Raise AssertionError, or the driver's exception, with a note that names the claim."""
         async with trying(self.name, within=2 * WITHIN), open_front_end() as front_end, AsyncExitStack() as stack:
@@ -79,8 +81,12 @@ class InboxClaim(msgspec.Struct, frozen=True):
 class InboxTrial:
     """The environment of a claim: a `LabFrontEnd`, two clients of its queues, one of its records."""
 
+    @old_parameter("door", "front_end")
     def __init__(self, front_end: LabFrontEnd, inbox: Inbox, other: Inbox, board: LabRecords, rounds: int) -> None:
         self.front_end, self.inbox, self.other, self.board, self.rounds = front_end, inbox, other, board, rounds
+
+    if not TYPE_CHECKING:  # the checker accepts the new name only
+        door = old_attribute("door", "front_end")
 
     async def push(self, user: str, *labs: int, queue: QueueName = "provision") -> None:
         """Push requests of one user."""
@@ -122,6 +128,7 @@ def inbox_claims() -> Sequence[InboxClaim]:
     return tuple(_CLAIMS)
 
 
+@old_parameter("open_door", "open_front_end")
 async def check_inbox(
     open_front_end: Callable[[], LabFrontEnd], *, rounds: int = ROUNDS, only: Collection[str] | None = None
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hostler.errors import Unavailable
+from hostler.kit.lazy_import import old_method
 from hostler.ports.ttl import Watchable
 from hostler.testing.claim import TooSlow, check_all, loop_time, on_time, trying, wait_until_connected
 
@@ -125,6 +126,9 @@ class TtlTrial:
                 raise
             self.on_time(took, ttl / 2, since=began, what="an insertion")
             raise TooSlow from None
+
+    if not TYPE_CHECKING:  # the checker accepts the new name only
+        lapsed = old_method("lapsed", "wait_until_lapsed")
 
     async def wait_until_lapsed(self, key: str, ttl: float, began: float) -> None:
         """Wait until the record is gone.
