@@ -181,6 +181,8 @@ async def test_the_floor_is_one_answer_and_a_file_is_read_as_the_command_line_re
         assert floor.racks[0].blades == ("b1", "b2")
         assert set(floor.racks[0].states) == {"no_node"}
         assert (floor.simulation, floor.nodes) == (False, ())
+        former = (await api.call("GET", "/v1/floor?racks=r9")).json  # the path of an earlier release
+        assert [rack["name"] for rack in former["racks"]] == ["R9"]
         assert [rack.name for rack in (await client.racks.summary(["r9", "nowhere"])).racks] == ["R9"]
         with pytest.raises(Invalid, match=r"dc.yaml:1: racks\[0\]"):
             await client.inventory.read("racks: [{name: a}]", "dc.yaml")

@@ -45,6 +45,8 @@ async def test_a_decision_is_listed_under_the_wish_that_led_to_it(api: Api) -> N
     assert page["items"][0]["parent"] == page["items"][1]["id"]
     assert (page["items"][0]["subject"], page["items"][0]["fence"]) == ("vm acme/web/www", 3)
     assert page["after"] is None
+    former = await api.call("GET", "/v1/traces?object=vm/acme/web/www")  # the path of an earlier release
+    assert (former.status, former.json["items"]) == (200, page["items"])
     first = (await api.call("GET", "/v1/decisions?limit=1")).json
     assert [item["what"] for item in first["items"]] == ["place"]
     assert [item["what"] for item in first["before"]] == ["vm.create"]

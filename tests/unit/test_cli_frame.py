@@ -190,8 +190,13 @@ def test_commands_and_options_of_an_earlier_release_work_and_are_not_in_the_help
     with create.make_context("create", ["a", "--together", "node:a=b", "--apart", "rack:a=b"]) as ctx:
         assert ctx.params["affinity"] == ("node:a=b",)
         assert ctx.params["anti_affinity"] == ("rack:a=b",)
+    with create.make_context("create", ["a", "--prefer-together", "node:a=b", "--prefer-apart", "rack:a=b"]) as ctx:
+        assert ctx.params["prefer_affinity"] == ("node:a=b",)
+        assert ctx.params["prefer_anti_affinity"] == ("rack:a=b",)
     assert main(["vm", "create", "--help"]) == 0
     said = capsys.readouterr().out
     assert "--anti-affinity LEVEL:NAME=VALUE" in said
     assert "--apart" not in said
     assert "--together" not in said
+    assert "--prefer-together" not in said
+    assert "--prefer-apart" not in said

@@ -26,12 +26,13 @@ from hostler.entry.server.app import Router
 from hostler.entry.server.body import Disconnected, linger, path_parts, query, read
 from hostler.entry.server.machines import labels_of
 from hostler.entry.server.problem import Refusal
-from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access
+from hostler.entry.server.route import Answer, Asked, Raw, Route, check_access, routes_of
 from hostler.entry.server.services import ServerConfig
 from hostler.entry.server.table import API, table
 from hostler.errors import Forbidden, Invalid, NotFound
 from hostler.model.access import ROLES, Role
 from hostler.model.inventory import Rights
+from hostler.model.resources.accounts import UserApi
 from hostler.model.resources.operation import AFTER, LIMIT, STALE, Access
 
 VM = "/v1/orgs/{org}/projects/{project}/vms/{vm}"
@@ -324,6 +325,13 @@ def test_a_route_without_a_handler_calls_a_method_that_takes_what_it_declares(ro
 
 def test_most_operations_need_no_handler() -> None:
     assert sum(bool(route.calls) for route in API) > 50
+
+
+def test_a_handler_or_options_of_no_operation_are_refused() -> None:
+    with pytest.raises(TypeError, match="UserApi: no operation logn; it has .*login"):
+        routes_of(UserApi, "users", logn=_handler)
+    with pytest.raises(TypeError, match="UserApi: no operation logn"):
+        routes_of(UserApi, "users", {"logn": {"listed": False}})
 
 
 def test_a_path_of_an_earlier_release_still_leads_to_its_operation() -> None:

@@ -132,15 +132,17 @@ def routes_of(
     """Return the routes of a resource, in the order of its declaration.
 
     An operation without a handler calls the method of `service` (a field of `Services`) that has its name. `options`:
-    more fields of a route, by the name of its operation.
+    more fields of a route, by the name of its operation. TypeError: the resource has no operation of such a name.
     """
+    operations = {name: each for name, each in vars(resource).items() if isinstance(each, Operation)}
+    if unknown := sorted({*handlers, *(options or {})} - operations.keys()):
+        raise TypeError(f"{resource.__name__}: no operation {', '.join(unknown)}; it has {', '.join(operations)}")
     found = []
-    for name, operation in vars(resource).items():
-        if isinstance(operation, Operation):
-            calls = "" if name in handlers else f"{service}.{name}"
-            handler = handlers.get(name) or _calling(operation, calls)
-            more = (options or {}).get(name, {})
-            found.append(Route(**msgspec.structs.asdict(operation), handler=handler, calls=calls, **more))
+    for name, operation in operations.items():
+        calls = "" if name in handlers else f"{service}.{name}"
+        handler = handlers.get(name) or _calling(operation, calls)
+        more = (options or {}).get(name, {})
+        found.append(Route(**msgspec.structs.asdict(operation), handler=handler, calls=calls, **more))
     return tuple(found)
 
 
