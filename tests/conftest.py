@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GO = {"GOGC": "400", "GOMAXPROCS": "1"}
+"""How the servers that are written in Go (etcd) run here: with one thread of Go code each, and less garbage collection.
+With many of them on two processors, their schedulers and collectors used half of their processor time."""
+
 # How long it takes to make an input says something about the machine's other work, and nothing about the test.
 settings.register_profile("hostler", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hostler")
@@ -78,6 +82,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for name, value in GO.items():
+        os.environ.setdefault(name, value)
     if config.getoption("lanes"):
         config.pluginmanager.register(lanes.LanePlugin(config), "lanes")
     if core.global_force_seed is None:
