@@ -40,7 +40,7 @@ demo: $(BUILT) ## See the store at work, in ten seconds
 web: $(BUILT) ## Build the web page anew (`make run` does it when its sources have changed)
 	@$(BIN)/python web/build.py --force
 
-test: $(READY) ## Set everything up and prove it: every check, every test, real servers (8 to 10 minutes)
+test: $(READY) ## Set everything up and prove it: every check, every test, real servers (about 10 minutes)
 	@$(BIN)/python web/build.py
 	@$(BIN)/python tests/harness/precompile.py
 	@$(call beside_static,$(BIN)/pytest -q --lanes)

@@ -24,6 +24,7 @@ from hostler.engine.deployments.blueprint_file import (
     write_blueprint,
 )
 from hostler.errors import Invalid
+from hostler.model.access import HIDDEN
 from hostler.model.deployment import (
     Autoscale,
     Blueprint,
@@ -340,7 +341,11 @@ SPECS = st.builds(
     instances=st.integers(1, 1_000_000),
     settings=st.builds(
         SliceSettings,
-        environment=st.dictionaries(st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,9}\Z"), st.text(max_size=9), max_size=3),
+        environment=st.dictionaries(
+            st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,9}\Z"),
+            st.text(max_size=9).filter(lambda text: text != HIDDEN),
+            max_size=3,
+        ),
         memory_mib=st.none() | st.integers(16, 1_048_576),
         cpus=st.none() | st.floats(0.05, 1024),
         concurrency=st.integers(1, 100_000),

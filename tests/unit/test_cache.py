@@ -385,7 +385,7 @@ def test_whatever_goes_wrong_it_ends_up_as_the_store_is(seed: int) -> None:
                 else:
                     await asyncio.sleep(rng.uniform(0.0, 2.0))
                 assert it.mirror.revision >= before
-            it.store.faults.lagged = it.store.faults.compacted = it.store.faults.unavailable = 0.0
+            faults.lagged = faults.compacted = faults.slow = faults.unavailable = 0.0
             await it.put("last")
             await asyncio.sleep(10.0)
             assert it.held() == await it.truth()
