@@ -76,6 +76,8 @@ class Model:
         self.phases: list[Phase] = []
         self.weights: list[dict[str, int]] = []
         self.told: Callable[[str], Measured] | None = None
+        self.leader_died = False
+        """In the last step."""
 
     def apply(self, spec: SliceSpec | None, *, rollback: bool = False) -> None:
         """What a blueprint says from now on; None: it is deleted."""
@@ -123,6 +125,7 @@ class Model:
         placeable = self.rng.random() >= self.unplaceable
         found = self.aimed(placeable=placeable)
         dies_at = self.rng.randrange(3) if self.rng.random() < self.deaths else -1
+        self.leader_died = dies_at >= 0
         before = self.deployment
         changed = False
         if dies_at != 0:
@@ -217,7 +220,8 @@ class Model:
         counts = self.counts()
         was = before is not None and before.phase in AT_REST and now.previous != now.artifact
         if was and now.phase in AT_REST and self.serving(old) and not now.weights:
-            held_back = {artifact for artifact, weight in old.items() if not weight}
+            serves = now.artifact if now.phase is Phase.DONE else now.previous  # it may take calls once it is ready
+            held_back = {artifact for artifact, weight in old.items() if not weight} - {serves}
             assert not [one for one in (*self.instances, *self.leaving) if one.side.artifact in held_back]
         for artifact, weight in now.weights.items():
             ready = sum(count.ready for side, count in counts.items() if side.artifact == artifact)
@@ -297,7 +301,7 @@ class Model:
             at_rest = self.deployment is None or self.deployment.phase in AT_REST
             comes_up = any(not one.ready for one in self.instances)
             waits = comes_up or self.leaving or any(map(self.is_waiting, self.retries))
-            quiet = 0 if moved or not at_rest or waits else quiet + 1
+            quiet = 0 if moved or not at_rest or waits or self.leader_died else quiet + 1
             if quiet >= 3:
                 return self.deployment
         raise AssertionError(f"no rest: {self.deployment} {self.counts()} {self.retries}")
