@@ -220,8 +220,7 @@ class Model:
         counts = self.counts()
         was = before is not None and before.phase in AT_REST and now.previous != now.artifact
         if was and now.phase in AT_REST and self.serving(old) and not now.weights:
-            serves = now.artifact if now.phase is Phase.DONE else now.previous  # it may take calls once it is ready
-            held_back = {artifact for artifact, weight in old.items() if not weight} - {serves}
+            held_back = {artifact for artifact, weight in old.items() if not weight}
             assert not [one for one in (*self.instances, *self.leaving) if one.side.artifact in held_back]
         for artifact, weight in now.weights.items():
             ready = sum(count.ready for side, count in counts.items() if side.artifact == artifact)
